@@ -116,7 +116,7 @@ types: env ## mypy, strict
 
 tables: env ## write what the docs hold of the code: conditions, alerts, metrics, the Grafana dashboard
 	@$(RUN) -m deltaworks.errors.docs_tables docs
-	@$(RUN) -m deltaworks.metrics.pages docs
+	@$(RUN) -m deltaworks.metrics.grafana docs
 	@$(RUN) -m deltaworks.cli.docs_tables docs
 
 $(DOCS_ENV)/.stamp: docs/requirements.lock

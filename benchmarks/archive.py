@@ -114,11 +114,10 @@ def _event(rng: random.Random, number: int) -> dict[str, Any]:
 
 def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch], clock: Clock) -> None:
     """Runs a task's work on all records, without Spark."""
-    from deltaworks.engine.archive import ArchiveWriter
-    from deltaworks.engine.fan_out import partition_columns, write_payloads
-    from deltaworks.engine.table_files import FileTarget
+    from deltaworks.engine.fan_out import ArchiveWriter, partition_columns, write_payloads
+    from deltaworks.engine.writers import FileTarget
     from deltaworks.events.chunks import BatchMetadata
-    from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
+    from deltaworks.sources.kafka.offsets import kafka_archive_columns
     from deltaworks.sources.kafka.source import KafkaReader
     from deltaworks.specs.sources.records import KafkaSourceSpec
 

@@ -80,7 +80,7 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
     from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
     from deltaworks.sources.objects.slices import MAX_BATCH_FILES, FileEventPlanner, SliceLimits
-    from deltaworks.sources.planned_offsets import planned_frame
+    from deltaworks.sources.record_source import planned_frame
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
 

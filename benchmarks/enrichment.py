@@ -181,9 +181,9 @@ def _line(drawn: random.Random, number: int, address: str, agent: str) -> str:
 def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
     """Runs a task's work on all lines, without Spark."""
     from deltaworks.engine.fan_out import partition_columns, write_payloads
-    from deltaworks.engine.table_files import FileTarget
+    from deltaworks.engine.writers import FileTarget
     from deltaworks.events.chunks import BatchMetadata
-    from deltaworks.events.parser_inputs import ParserInputs
+    from deltaworks.events.parse import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))

@@ -53,7 +53,7 @@ class _Server:
         """Runs a feed once for a table on local disk in which all rows have changed."""
         from benchmarks.storages import local_disk
         from deltaworks.control.objects import open_objects
-        from deltaworks.feeds.feed import Feed
+        from deltaworks.feeds.process import Feed
         from deltaworks.feeds.sinks import open_sink
         from deltaworks.specs.catalog import Catalog, project_root
         from deltaworks.specs.environment import EnvironmentSpec

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.games_files import GamesFiles
-    from deltaworks.engine.batch_report import BatchReport
+    from deltaworks.engine.progress import BatchReport
 
 _TABLES = (1, 10, 100)
 _EVENT_SHARES = (10_000, 100, 1)

@@ -41,7 +41,7 @@ def run(options: Options) -> list[Result]:
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control import paths
-    from deltaworks.control.health.stop import StopFlag
+    from deltaworks.control.health.heartbeat import StopFlag
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.runner import IngestRun
     from deltaworks.operations.stream_parts import STREAM_PARTS

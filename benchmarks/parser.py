@@ -1,6 +1,6 @@
 """`parser`: the CPU time to parse events by columns, against parsing them by rows.
 
-Deltaworks: events are decoded into columns per event type (`deltaworks.events.columnar_decoder`). Baseline: the same
+Deltaworks: events are decoded into columns per event type (`deltaworks.events.parse`). Baseline: the same
 parser restricted to its row path, which it uses for events that cannot be decoded by columns. Both parse the same
 objects in one process and must return the same number of rows.
 

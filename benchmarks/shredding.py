@@ -21,7 +21,7 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
     from deltaworks.erasure.erasure_run import ErasureRun
     from deltaworks.erasure.namespace import open_namespace
     from deltaworks.erasure.requests import receive_request
-    from deltaworks.privacy.tokens import token
+    from deltaworks.privacy.envelope_encryption import token
 
     catalog = _catalog(folder)
     namespace = open_namespace(catalog, "bench")
@@ -78,7 +78,7 @@ def _fill_vault(namespace: Namespace, subjects: list[str]) -> None:
     import pyarrow as pa
 
     from deltaworks.control.clock import utc_now
-    from deltaworks.privacy.tokens import token
+    from deltaworks.privacy.envelope_encryption import token
     from deltaworks.vault.tables import IDENTITIES, LINKS
 
     seen = utc_now()

@@ -21,10 +21,10 @@ from benchmarks.storages import BenchmarkStorage
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
-from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.progress import BatchReport
 from deltaworks.engine.table_set import TableSet
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileOpener, FileReference

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import parsed_catalog
 from deltaworks.airflow.scheduled_dags import lost_events_dag
 
 catalog = parsed_catalog()

@@ -3,9 +3,8 @@ and replay, <relay>__control and recover."""
 
 from __future__ import annotations
 
-from deltaworks.airflow.invalid_dags import invalid_operation_dags
+from deltaworks.airflow.invalid_dags import invalid_operation_dags, parsed_catalog
 from deltaworks.airflow.operation_dags import triggered_dags
-from deltaworks.airflow.parsing import parsed_catalog
 
 catalog = parsed_catalog()
 for dag in (*triggered_dags(catalog), *invalid_operation_dags(catalog)):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from deltaworks.airflow import names
 from deltaworks.airflow.continuous_dags import feeds_dag, remediation_dag
-from deltaworks.airflow.invalid_dags import invalid_dag
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import invalid_dag, parsed_catalog
 
 catalog = parsed_catalog()
 for spec in catalog.pipelines.values():

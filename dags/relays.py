@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from deltaworks.airflow import names
 from deltaworks.airflow.continuous_dags import relay_dag
-from deltaworks.airflow.invalid_dags import invalid_dag
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import invalid_dag, parsed_catalog
 from deltaworks.airflow.scheduled_dags import clean_dag
 
 catalog = parsed_catalog()

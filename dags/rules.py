@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from deltaworks.airflow.continuous_dags import rules_dag
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import parsed_catalog
 
 dag = rules_dag(parsed_catalog())

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from deltaworks.airflow import names
 from deltaworks.airflow.continuous_dags import group_dag, stream_dag
-from deltaworks.airflow.invalid_dags import invalid_dag
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import invalid_dag, parsed_catalog
 from deltaworks.specs.groups import stream_groups
 
 catalog = parsed_catalog()

@@ -5,7 +5,7 @@ If the environment declares `kubernetes`, operations that open the vault are Cro
 
 from __future__ import annotations
 
-from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.airflow.invalid_dags import parsed_catalog
 from deltaworks.airflow.privacy_dags import namespace_dags
 
 catalog = parsed_catalog()

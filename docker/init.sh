@@ -36,7 +36,7 @@ PYTHON
 python -m deltaworks.cli pipelines check
 
 python - <<'PYTHON'
-from deltaworks.control.health.channels import channel_warning
+from deltaworks.control.health.processes import channel_warning
 from deltaworks.specs.project import load_catalog
 
 if warning := channel_warning(load_catalog(tolerant=True).environment.alerts):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from deltaworks.airflow.executor import middlewares_for_database
 from deltaworks.airflow.links import LINKS
 from deltaworks.airflow.names import server_path
-from deltaworks.airflow.serialized_writes import middlewares_for_database
-from deltaworks.airflow.timetables import GoldTimetable
+from deltaworks.airflow.scheduled_dags import GoldTimetable
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -6,7 +6,7 @@ import argparse
 import sys
 from functools import partial
 
-from deltaworks.control.health.groups import group_backoff
+from deltaworks.control.health.heartbeat import group_backoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.group.run import GroupRun

@@ -15,8 +15,7 @@ from fastapi.testclient import TestClient
 from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance
 from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import CachedObjects
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console, PageRenderer
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_context import PageContext

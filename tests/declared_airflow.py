@@ -9,8 +9,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from tests.airflow_server import AirflowServer

@@ -26,15 +26,14 @@ from fastapi import Request
 from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import CachedObjects
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import GRANTED_STATES, Erasures

@@ -18,7 +18,7 @@ from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.cli import app
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.listing import Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError

@@ -426,7 +426,7 @@ def test_a_task_with_downstream_tasks_does_not_complete_its_job(objects: LocalOb
 
 
 def test_a_stale_gold_table_is_alerted_until_it_is_fresh(objects: LocalObjects) -> None:
-    from deltaworks.gold.inputs import record_refreshed
+    from deltaworks.gold.input_views import record_refreshed
     from deltaworks.specs.gold import GoldTableSpec
 
     checks = {"max_age_minutes": 60}

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.job_environment import PARENT_VARIABLE, set_job_environment
-from deltaworks.airflow.operators import ProcessOperator
+from deltaworks.airflow.operators import PARENT_VARIABLE, ProcessOperator, set_job_environment
 from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
 from deltaworks.specs.project import load_catalog
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.operations.availability import pipeline_forms, relay_forms
 from deltaworks.operations.base import Operation
-from deltaworks.operations.dag_forms import DagForm, form_by_kind
+from deltaworks.operations.dag_forms import DagForm, form_by_kind, pipeline_forms, relay_forms
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec

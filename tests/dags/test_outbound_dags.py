@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deltaworks.operations.availability import pipeline_forms
+from deltaworks.operations.dag_forms import pipeline_forms
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.feeds.feed_harness import declared as shop

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.airflow.continuous_dags import rules_dag
-from deltaworks.airflow.parsing import needed_pipelines
+from deltaworks.airflow.invalid_dags import needed_pipelines
 from deltaworks.control.health.report import subjects
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from deltaworks.airflow.serialized_writes import SerializedWrites, middlewares_for_database
+from deltaworks.airflow.executor import SerializedWrites, middlewares_for_database
 
 WRITES = ("PATCH", "/api/v2/dags/games__stream"), ("PUT", "/execution/task-instances/1/heartbeat"), ("POST", "/ui/x")
 PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("POST", "/auth/token")

@@ -43,7 +43,7 @@ def dags(catalog: Catalog) -> dict[str, Any]:
 def build_dags(catalog: Catalog) -> Iterator[Any]:
     from deltaworks.airflow import continuous_dags, scheduled_dags
     from deltaworks.airflow.operation_dags import triggered_dag
-    from deltaworks.operations.availability import pipeline_forms, relay_forms
+    from deltaworks.operations.dag_forms import pipeline_forms, relay_forms
 
     environment = catalog.environment
     for spec in catalog.pipelines.values():

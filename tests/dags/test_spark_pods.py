@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.airflow.child_process import error_of
 from deltaworks.airflow.operators import SparkJobHook, SparkJobOperator
-from deltaworks.kubernetes.settings import connection
+from deltaworks.kubernetes.manifests import connection
 from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.project import load_catalog

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.stream_notes import MAX_CHARACTERS, due_notes, run_note, write_notes
+from deltaworks.airflow.restarts import MAX_CHARACTERS, due_notes, run_note, write_notes
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import Report, Subject

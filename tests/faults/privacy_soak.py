@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
-from deltaworks.gold.inputs import BUILT_FROM
+from deltaworks.control.health.heartbeat import StopFlag
+from deltaworks.gold.input_views import BUILT_FROM
 from deltaworks.tables.log import commit_history
 from tests.faults.harness.driver import END_SECONDS, Driver
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject

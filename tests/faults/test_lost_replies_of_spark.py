@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from sandbox.servers import fault_proxy
 from sandbox.servers.fault_proxy import Action, FaultProxy, running_fault_proxy
 from tests.faults.harness.driver import Driver

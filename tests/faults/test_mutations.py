@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject

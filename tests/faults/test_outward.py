@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deltaworks.alerts.channels.sns import publish, sns_message
+from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.control.clock import utc_now
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto

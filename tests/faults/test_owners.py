@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.errors import ConcurrencyError, FencedError
 from tests.faults.harness.driver import Driver

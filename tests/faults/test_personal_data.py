@@ -25,8 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.parse import Parser
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import Parser, ParserInputs
 from deltaworks.privacy.paths import vault_identities
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker

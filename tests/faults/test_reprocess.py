@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT

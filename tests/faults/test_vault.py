@@ -14,12 +14,11 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.keyring import LocalKeyring
-from deltaworks.vault.cells import CellAddress, open_cell, seal_cell
-from deltaworks.vault.epochs import EpochKeys
+from deltaworks.privacy.keys.base import LocalKeyring
 from deltaworks.vault.job import maintain
-from deltaworks.vault.key_pages import SubjectKeys
+from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
+from deltaworks.vault.tables import CellAddress, open_cell, seal_cell
 from tests.faults.harness.vault_entry import STEPS
 from tests.unit.vault.vault_harness import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
 
@@ -120,7 +119,7 @@ import os, signal, sys
 from pathlib import Path
 from deltaworks.vault import rotation
 from deltaworks.vault.key_pages import SubjectKeys
-from deltaworks.vault.epochs import EpochKeys
+from deltaworks.vault.key_pages import EpochKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"),

@@ -23,7 +23,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import PayloadSpec
+from deltaworks.specs.sources.records import PayloadSpec
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
 
 STAMP = BatchMetadata(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")

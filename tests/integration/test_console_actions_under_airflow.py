@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag, StopRequest
+from deltaworks.control.health.heartbeat import StopFlag, StopRequest
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from tests.integration.airflow_harness import BACK_SECONDS, AirflowHarness, running_harness, wait

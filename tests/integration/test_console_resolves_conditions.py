@@ -22,8 +22,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
-from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, read_heartbeat
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.objects import ObjectStore, open_objects

@@ -14,7 +14,7 @@ import pytest
 from deltaworks.airflow import names
 from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
-from deltaworks.operations.availability import unavailable_reason
+from deltaworks.operations.dag_forms import unavailable_reason
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

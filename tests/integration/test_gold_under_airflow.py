@@ -11,8 +11,8 @@ import pytest
 from deltaworks.airflow import names
 from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
-from deltaworks.gold.inputs import BUILT_FROM
-from deltaworks.gold.shadow import find_shadows
+from deltaworks.gold.input_views import BUILT_FROM
+from deltaworks.gold.refresh import find_shadows
 from deltaworks.operations.registry import get_operation
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history

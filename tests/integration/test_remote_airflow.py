@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.airflow_client.login import CONNECTION_VARIABLE
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait

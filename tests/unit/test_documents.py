@@ -20,22 +20,27 @@ from deltaworks.alerts.deadman import HealthCheckHeartbeat
 from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
-from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.stop import StopRequest
+from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest
 from deltaworks.control.records.feeds import Delivery as FeedDelivery
-from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.generations import (
+    CheckpointRecord,
+    Generations,
+    LostCommit,
+    Rollback,
+    StagedRows,
+    StartOver,
+    TableLoss,
+)
 from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.records.rollback import LostCommit, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
@@ -55,12 +60,12 @@ from deltaworks.sources.objects.file_event_log import FILE_EVENT_COLUMNS, MESSAG
 from deltaworks.specs.base import Spec
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.spec_diff import pipeline_json_schema
 from deltaworks.specs.table import ENVELOPE_COLUMNS, ColumnSpec, TableSpec
 from deltaworks.tables.files import WrittenFile
 from tests.unit.cli.command_tree import all_commands

@@ -36,8 +36,8 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
-from deltaworks.models.labels import label_query
-from deltaworks.privacy.tokens import token
+from deltaworks.models.fitting import label_query
+from deltaworks.privacy.envelope_encryption import token
 from deltaworks.rules.backtest import backtest
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
@@ -317,7 +317,7 @@ def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
 from deltaworks.airflow.operation_dags import triggered_dag
-from deltaworks.operations.availability import pipeline_forms
+from deltaworks.operations.dag_forms import pipeline_forms
 from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog()

@@ -10,8 +10,7 @@ import os
 from typing import Any
 
 from deltaworks.alerts.channels import Send, open_channels
-from deltaworks.alerts.channels.base import rejection_error
-from deltaworks.alerts.channels.sns import sns_message
+from deltaworks.alerts.channels.senders import rejection_error, sns_message
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import flush_alerts
 from deltaworks.alerts.sending import SendResult, send_notifications

@@ -13,7 +13,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
-from deltaworks.control.concurrency import map_concurrently
+from deltaworks.control.background import map_concurrently
 from deltaworks.control.health.limits import format_duration
 from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quarantine_next_step
 from deltaworks.control.objects import ObjectStore

@@ -90,8 +90,7 @@ class CheckStreamsOperator(BaseOperator):
         """Checks all processes; returns the number of verdicts by state."""
         # The object store's client is imported in the task, never when the DAG file is parsed.
         from deltaworks.control.health import report as health_report
-        from deltaworks.control.health.channels import channel_warning
-        from deltaworks.control.health.processes import process_reports
+        from deltaworks.control.health.processes import channel_warning, process_reports
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.project import load_catalog
 
@@ -156,7 +155,7 @@ class CheckStreamsOperator(BaseOperator):
         self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]
     ) -> None:
         """Updates the notes of the streams' runs if Airflow is reachable. Notes are optional: failures are logged."""
-        from deltaworks.airflow.stream_notes import due_notes, write_notes
+        from deltaworks.airflow.restarts import due_notes, write_notes
         from deltaworks.control.clock import utc_now
 
         notes = due_notes(reports, previous, utc_now())

@@ -23,9 +23,8 @@ from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, p
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import form_runbook
-from deltaworks.operations.availability import pipeline_forms, relay_forms
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
-from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm
+from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm, pipeline_forms, relay_forms
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

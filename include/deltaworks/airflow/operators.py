@@ -1,7 +1,13 @@
-"""Operators that run a spark-submit job or a Python process, and end it when the task ends."""
+"""Operators that run a spark-submit job or a Python process, and end it when the task ends.
+
+They set the job's environment variables (keys of connections, the OpenLineage parent run) and, if the environment
+declares a cluster for drivers, the Spark settings that start the driver as a pod.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -13,11 +19,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
-from deltaworks.airflow.aws_connections import refuse_remote_drivers
+from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_environment_keys
 from deltaworks.airflow.child_process import JobOutput, child_options
-from deltaworks.airflow.job_environment import set_job_environment
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
-from deltaworks.airflow.spark_pods import spark_pod_settings
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import OPERATIONS_MODULE, RESULTS_KEY, Operation
 from deltaworks.operations.dag_forms import DagForm
@@ -30,6 +34,62 @@ from deltaworks.specs.spark_conf import check_master, submit_conf
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
+
+log = logging.getLogger(__name__)
+#: As documented by Airflow's OpenLineage provider for jobs that a task starts.
+PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
+_PROVIDER = "airflow.providers.openlineage"
+
+
+def set_job_environment(environment: EnvironmentSpec | None, context: Context) -> None:
+    """Sets the variables that an environment's jobs need, for this process and its children. Idempotent.
+
+    Raises:
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
+    """
+    if environment is None:
+        return
+    set_environment_keys(environment)
+    if environment.lineage is not None:
+        _set_parent(context)
+
+
+def _set_parent(context: Context) -> None:
+    """Sets the task as parent of the job's lineage run if Airflow's OpenLineage provider is installed and enabled."""
+    if importlib.util.find_spec(_PROVIDER) is None:
+        return
+    try:
+        from airflow.providers.openlineage.conf import is_disabled
+        from airflow.providers.openlineage.plugins.macros import lineage_parent_id
+
+        if not is_disabled():
+            os.environ[PARENT_VARIABLE] = lineage_parent_id(context["ti"])
+    except Exception as error:  # the job works without a parent
+        log.warning("The parent run for lineage is unknown: %s", error)
+
+
+def spark_pod_settings(
+    environment: EnvironmentSpec, connection: Connection, master: str, pipeline: str
+) -> dict[str, str]:
+    """Returns spark-submit settings for a driver pod: image, accounts and templates; empty for other drivers.
+
+    The driver gets the environment variables that its pipeline refers to; a group's driver those of all pipelines.
+
+    Raises:
+        ConfigError: the pipeline's declaration is invalid.
+    """
+    spec = environment.kubernetes
+    in_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
+    if spec is None or not in_cluster or master_kind(master) != "kubernetes":
+        return {}
+    # Imported in the task, never when a DAG file is parsed.
+    from deltaworks.kubernetes.pods import driver_variables, pod_settings
+    from deltaworks.specs.project import load_catalog
+
+    catalog = load_catalog(skip_invalid=True)
+    pipelines = [catalog.pipeline(pipeline)] if pipeline else list(catalog.pipelines.values())
+    return pod_settings(spec, driver_variables(environment, pipelines))
+
 
 SPARK_UI_XCOM = "spark_ui"
 

@@ -20,7 +20,7 @@ from deltaworks.operations.dag_forms import DagForm, dag_forms
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
+from deltaworks.specs.privacy import VAULT_SCHEDULES
 
 #: Scheduled runs process the waiting work. Manual runs follow their form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"

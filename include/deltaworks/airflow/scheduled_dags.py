@@ -1,21 +1,28 @@
-"""Builds the scheduled DAGs: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets."""
+"""Builds the scheduled DAGs: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets.
+
+The timetable of gold DAGs is a cron expression, with one run per date for backfills. A teardown task of each
+maintenance run records the outcome of its tasks for the console. It runs also if they failed, does not change the run's
+state and never fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, BaseOperator, Param, chain
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.timetables.base import DagRunInfo
+from airflow.timetables.trigger import CronTriggerTimetable
 
 from deltaworks.airflow import names
+from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.job_alerts import alert_on_missed_deadline
 from deltaworks.airflow.job_settings import job_dag_settings, process_settings
-from deltaworks.airflow.night_summary import RecordNightOperator
 from deltaworks.airflow.operation_dags import approve_task, count_task, operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
 from deltaworks.airflow.runbooks import (
@@ -26,12 +33,10 @@ from deltaworks.airflow.runbooks import (
     mutations_runbook,
     training_runbook,
 )
-from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.operations.approval_checks import has_declared_options
-from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import RESULTS_KEY
-from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, form_of
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, form_of, unavailable_reason
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.environment import EnvironmentSpec
@@ -40,6 +45,143 @@ from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    from deltaworks.control.summaries.nights import Night, NightResult, NightTask
+
+#: Fields of results that name their subject or count its changes, in order of preference.
+_NAME_FIELDS = ("table", "target", "model", "pipeline")
+_FILES_FIELDS = ("files", "files_before", "files_merged")
+_FILES_AFTER_FIELDS = ("files_after", "files_written")
+_BYTES_FIELDS = ("bytes", "bytes_before")
+
+
+class RecordNightOperator(BaseOperator):
+    """Records the outcome of this run's tasks in the pipeline's summary of maintenance runs. Idempotent per run."""
+
+    def __init__(self, *, pipeline: str, environment: EnvironmentSpec, **settings: Any) -> None:
+        # It only records the run, so its own outcome must neither raise nor resolve an alert.
+        silent = {"on_success_callback": None, "on_failure_callback": None}
+        super().__init__(**settings | silent)
+        self._pipeline = pipeline
+        self._environment = environment
+
+    def execute(self, context: Context) -> None:
+        """Reads states and results of the other tasks and records them."""
+        from deltaworks.control.objects import open_objects
+        from deltaworks.control.summaries.base import log_failures
+        from deltaworks.control.summaries.nights import record_night
+
+        with log_failures(f"The night of {self._pipeline}"):
+            ti: Any = context["ti"]
+            dag: Any = context["dag"]
+            ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
+            # Without the tasks that only ask for an approval.
+            order = [task.task_id for task in dag.topological_sort() if getattr(task, "operation", None) is not None]
+            tasks = [
+                night_task(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
+                for task in order
+                if task in ended and ended[task]["state"] != "skipped"
+            ]
+            set_environment_keys(self._environment)
+            record_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))
+
+
+def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
+    from deltaworks.control.clock import iso_now
+    from deltaworks.control.summaries.nights import Night
+
+    run: Any = context["dag_run"]
+    started_at = run.start_date or run.run_after
+    return Night(
+        run=run.run_id,
+        date=started_at.date().isoformat(),
+        started_at=started_at.isoformat(timespec="seconds"),
+        ended_at=iso_now(),
+        is_manual=str(run.run_type) == "manual",
+        tasks=tuple(tasks),
+    )
+
+
+def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightTask:
+    """Returns a task's outcome with its results, which are plain records of any operation. Pure."""
+    from deltaworks.control.summaries.nights import MAX_RESULTS, NightTask
+
+    records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
+    night_results = sorted(
+        (night_result(record) for record in records), key=lambda one: (one.is_idle, -one.bytes, -one.files)
+    )
+    return NightTask(
+        task=task,
+        state=str(breadcrumb.get("state") or ""),
+        files=sum(one.files for one in night_results),
+        rows=sum(one.rows for one in night_results),
+        bytes=sum(one.bytes for one in night_results),
+        seconds=float(breadcrumb.get("duration") or 0.0),
+        results=tuple(night_results[:MAX_RESULTS]),
+        omitted=max(0, len(night_results) - MAX_RESULTS),
+    )
+
+
+def night_result(record: Mapping[str, Any]) -> NightResult:
+    """Converts a record of an operation into a result of the maintenance summary. Pure."""
+    from deltaworks.control.summaries.base import truncate
+    from deltaworks.control.summaries.nights import NightResult
+
+    files_after = _first_number(record, _FILES_AFTER_FIELDS)
+    return NightResult(
+        subject=truncate(str(next((record[name] for name in _NAME_FIELDS if record.get(name)), ""))),
+        files=int(_first_number(record, _FILES_FIELDS) or 0),
+        files_after=None if files_after is None else int(files_after),
+        rows=int(_first_number(record, ("rows",)) or 0),
+        bytes=int(_first_number(record, _BYTES_FIELDS) or 0),
+        seconds=float(_first_number(record, ("seconds",)) or 0.0),
+        deferred=int(_first_number(record, ("deferred",)) or 0),
+        dry_run=record.get("dry_run") is True,
+        error=truncate(str(record.get("error") or "")),
+        reason=truncate(str(record.get("reason") or "")),
+    )
+
+
+def _first_number(record: Mapping[str, Any], fields: Iterable[str]) -> float | None:
+    values = (record.get(name) for name in fields)
+    return next((value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)), None)
+
+
+#: Offset of a backfill run's logical date. Airflow allows one run per logical date, and a scheduled run may have
+#: midnight. Cron expressions have no seconds, so no scheduled run has this offset.
+_OFFSET_INTO_DATE = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+
+
+class GoldTimetable(CronTriggerTimetable):
+    """Timetable with a cron expression for scheduled runs. Backfills have one run per date, with any expression.
+
+    The command `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B.
+    If the DAG itself has no catch-up, Airflow calls a timetable with `catchup` only for backfills.
+    """
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        """Returns the next run, or the next date of a backfill."""
+        if not restriction.catchup:
+            return super().next_dagrun_info(
+                last_automated_data_interval=last_automated_data_interval, restriction=restriction
+            )
+        if last_automated_data_interval is not None:
+            date = last_automated_data_interval.start.start_of("day") + _DAY
+        elif restriction.earliest is not None:
+            date = restriction.earliest.start_of("day")
+        else:
+            return None
+        if restriction.latest is not None and date > restriction.latest:
+            return None
+        return DagRunInfo.interval(date + _OFFSET_INTO_DATE, date + _DAY)
+
 
 #: A backfill run builds its own date, a manual run the dates of its form, and any other run the changed dates.
 DATES_TEMPLATE = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltaworks.charts.drawing import escape
-from deltaworks.charts.scales import format_cell
-from deltaworks.charts.series import OTHER, SeriesSet
+from deltaworks.charts.scales import OTHER, SeriesSet, format_cell
 
 _LIGHT: Final = ("#2f6fdb", "#e08a00", "#12977a", "#b8398c", "#7456d8", "#c9362f", "#5c8a1e", "#6b7785")
 _DARK: Final = ("#6ea8ff", "#f5b041", "#43d1ae", "#ef84c8", "#b39dff", "#ff8078", "#a5d45c", "#a3afbd")

@@ -8,8 +8,7 @@ import sys
 import typer
 
 from deltaworks.cli.commands import command_entries
-from deltaworks.cli.lazy import group_class
-from deltaworks.cli.skip_pandas import skip_pandas_import
+from deltaworks.cli.lazy import group_class, skip_pandas_import
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(

@@ -16,7 +16,7 @@ from deltaworks.cli.context import apply_settings, catalog
 from deltaworks.cli.output import listing_command, print_line
 from deltaworks.cli.rules import backtest, rules
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.channels import channel_warning
+from deltaworks.control.health.processes import channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError

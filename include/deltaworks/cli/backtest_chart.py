@@ -9,8 +9,8 @@ from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.rules.backtest import Backtest, ChartPoint
+from deltaworks.rules.evaluation import minute_start
 from deltaworks.rules.messages import bounds_text, labels_text
-from deltaworks.rules.minutes import minute_start
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, timestamp_cell
 from deltaworks.control.objects import open_objects

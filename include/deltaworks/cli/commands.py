@@ -71,16 +71,16 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "feeds": Command("Feeds: delivered position, lag, dead letters.", "deltaworks.cli.feeds:app"),
     "remediations": Command(
-        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.remediations:app"
+        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.feeds:app"
     ),
     "remediate": Command(
         "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back.",
-        "deltaworks.cli.remediations:remediate",
+        "deltaworks.cli.feeds:remediate",
     ),
     "mutations": Command("Mutation requests: rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(
         "Personal data: the vault, reveals, erasure requests and certificates.",
-        "deltaworks.cli.privacy:app",
+        "deltaworks.cli.erasures:app",
     ),
     "recover": Command("Recover a table that lost commits, files or its folder."),
     "checkpoint": Command("Spark's checkpoint of a stream, checked against the ledger."),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.listing import Listing, count_cell, timestamp_cell
 from deltaworks.dashboards.spans import parse_span

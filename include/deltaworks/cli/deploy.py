@@ -37,7 +37,7 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
 
 def _load_settings(settings: Path) -> tuple[Catalog, dict[str, str]]:
     """Loads the specs with these settings. Raises for any invalid spec."""
-    from deltaworks.kubernetes.settings import read_variables, reject_secrets
+    from deltaworks.kubernetes.manifests import read_variables, reject_secrets
     from deltaworks.specs.project import load_catalog
 
     variables = read_variables(settings)

@@ -1,5 +1,4 @@
-"""`deltaworks privacy erase`, `erasures`, `refuse`, `extend` and `certificate`: commands of a data protection
-officer."""
+"""`deltaworks privacy`: erasure requests, for a data protection officer, and the vault's log of reveals."""
 
 from __future__ import annotations
 
@@ -157,3 +156,30 @@ def _erasures(namespace: str) -> Erasures:
     project = catalog()
     project.namespace(namespace)
     return Erasures(open_objects(project.environment.lake), namespace)
+
+
+app = typer.Typer(no_args_is_help=True)
+app.command()(erase)
+app.command("erasures")(list_erasures)
+app.command()(refuse)
+app.command()(extend)
+app.command()(certificate)
+app.command()(reapply)
+
+
+@app.command("reveals")
+@listing_command
+def list_reveals(namespace: str = _NAMESPACE) -> Listing:
+    """List the reveals of a namespace, newest first: time, user, subject and reason."""
+    from deltaworks.tables.lake import Lake
+    from deltaworks.vault.namespace_vault import privacy_settings_of
+    from deltaworks.vault.reveal import read_reveals
+
+    project = catalog()
+    project.namespace(namespace)
+    listing = Listing(("at", "by", "subject", "kinds", "reason", "approval"), title="reveals")
+    for row in read_reveals(Lake(privacy_settings_of(project.environment).vault), namespace):
+        at = Cell(row["at"], f"{row['at']:%Y-%m-%d %H:%M:%S}")
+        kinds = ", ".join(row["kinds"]) or "all"
+        listing.add(at, row["by"], row["subject"], kinds, row["reason"], row["approval"] or "")
+    return listing

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import listing_command, progress_bar
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
 

@@ -24,8 +24,8 @@ def metrics(
     once: bool = typer.Option(False, "--once", help="Print current metrics and exit."),
 ) -> None:
     """Serve metrics of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
-    from deltaworks.console.catalog_cache import CatalogCache
-    from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
+    from deltaworks.console.cached_objects import CatalogCache
+    from deltaworks.metrics.samples import MetricsCollector, build_registry, serve_metrics
 
     # Specs are read again only if a file has changed, to keep scrapes cheap.
     cache = CatalogCache(lambda: catalog(required_service=None))

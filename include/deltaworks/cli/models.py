@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.operations.models import fold_listing
+from deltaworks.operations.gold import fold_listing
 from deltaworks.specs.catalog import find_by_name
 
 app = typer.Typer(no_args_is_help=True)

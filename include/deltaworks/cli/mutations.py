@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from deltaworks.cli.completion import PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Listing
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from deltaworks.cli.completion import pipeline_names
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import catalog, pipeline_names
 from deltaworks.cli.output import OutputFormat, chosen_format, format_parameters, print_json, print_line, print_parts
 from deltaworks.control.listing import plain_record
 from deltaworks.operations.base import Operation, OperationContext, Report

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.completion import OptionalPipelineArgument, PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
@@ -155,8 +154,8 @@ def _span_error(message: str) -> ConfigError:
 
 
 def _episode_listing(result: Backtest) -> Listing:
+    from deltaworks.rules.evaluation import minute_text
     from deltaworks.rules.messages import labels_text
-    from deltaworks.rules.minutes import minute_text
 
     listing = Listing(
         ("labels", "began", "fired", "notified", "ended", "minutes", "worst", "inhibited by"), title="episodes"

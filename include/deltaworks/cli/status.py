@@ -11,11 +11,9 @@ from deltaworks.cli.alerts import alert_listing
 from deltaworks.cli.context import apply_settings, require_reachable
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.findings import describe_backlog
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, format_duration
-from deltaworks.control.health.processes import process_reports
+from deltaworks.control.health.processes import channel_warning, process_reports
 from deltaworks.control.health.report import (
     Report,
     check_subject,
@@ -24,6 +22,7 @@ from deltaworks.control.health.report import (
     subjects,
     verdict_to_record,
 )
+from deltaworks.control.health.verdicts import describe_backlog
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held_tables import HeldTableRecords

@@ -8,8 +8,7 @@ import getpass
 import typer
 
 from deltaworks.airflow_client.api import airflow_client
-from deltaworks.cli.completion import StreamArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import StreamArgument, catalog
 from deltaworks.cli.output import print_line
 from deltaworks.operations.continuous_jobs import (
     Connect,

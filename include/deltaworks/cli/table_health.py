@@ -10,8 +10,7 @@ from typing import Any
 
 import typer
 
-from deltaworks.cli.completion import OptionalPipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import OptionalPipelineArgument, catalog
 from deltaworks.cli.output import listing_command, print_heading, print_json, print_line
 from deltaworks.cli.output import print_parts as show_parts
 from deltaworks.control.clock import utc_now

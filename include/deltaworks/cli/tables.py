@@ -8,8 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
-from deltaworks.cli.completion import OptionalPipelineArgument, PipelineArgument
-from deltaworks.cli.context import catalog
+from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_line
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now

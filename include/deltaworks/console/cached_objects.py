@@ -1,8 +1,10 @@
-"""Reads control objects through a cache, so that a slow or failing storage does not block pages.
+"""Reads control objects and the catalog through caches, so that slow storage or loading does not block pages.
 
 An object is read again when its copy is older than its TTL. Only one read per key runs at a time, in threads of the
 cache; concurrent requests wait for it, each for `wait_seconds` at most. If a read fails, the last value is served with
 its age. While the storage fails, requests do not wait at all; recovery is detected in the background.
+
+The catalog is loaded again only when a file changed, because loading it takes a tenth of a second per pipeline.
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from deltaworks.console.render_lock import release_while_waiting
+from deltaworks.console.table_reads import release_while_waiting
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.specs.project_folder import project_root
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
 
 #: Timeouts of the console's client. A page takes about a second, even if the storage does not answer.
 CLIENT_TIMEOUTS: Final = ClientTimeouts(connect_seconds=1.0, read_seconds=2.0, max_attempts=2, max_connections=16)
@@ -239,3 +246,69 @@ def _ttl_seconds(key: str) -> float:
 
 def _read_only_error(key: str) -> PermissionError:
     return PermissionError(f"The console does not write {key}: its actions start DAGs that write.")
+
+
+_FOLDERS = ("pipelines", "relays", "environments", "collectors")
+
+
+def _read() -> Catalog:
+    from deltaworks.specs.project import load_catalog
+
+    return load_catalog(skip_invalid=True)
+
+
+class CatalogCache:
+    """The cached catalog of a process. Thread-safe: while one thread reloads it, others get the previous catalog.
+
+    Args:
+        check_seconds: the interval of checks for changed files.
+    """
+
+    def __init__(self, read: Callable[[], Catalog] = _read, *, check_seconds: float = 5.0) -> None:
+        self._read = read
+        self._check_seconds = check_seconds
+        self._lock = threading.Lock()
+        self._catalog: Catalog | None = None
+        self._files: frozenset[tuple[str, int, int]] = frozenset()
+        self._checked_at = float("-inf")
+
+    def current(self) -> Catalog:
+        """Returns the catalog, or the last valid one while the environment is invalid.
+
+        Raises:
+            ConfigError: the environment is invalid and no catalog was loaded before.
+        """
+        catalog = self._catalog
+        if catalog is not None and time.monotonic() - self._checked_at < self._check_seconds:
+            return catalog
+        if not self._lock.acquire(blocking=catalog is None):
+            assert catalog is not None
+            return catalog
+        try:
+            return self._reload()
+        finally:
+            self._lock.release()
+
+    def _reload(self) -> Catalog:
+        state = _list_files(project_root() / "include")
+        if self._catalog is None or state != self._files:
+            try:
+                self._catalog, self._files = self._read(), state
+            except Exception:  # a file may be in the middle of a write; the next check reads it again
+                if self._catalog is None:
+                    raise
+        self._checked_at = time.monotonic()
+        return self._catalog
+
+
+def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns all declaration files with modification time and size."""
+    files = set()
+    for folder in _FOLDERS:
+        for path in (include / folder).rglob("*"):
+            try:
+                status = path.stat()
+            except OSError:  # the file was removed after it was listed
+                continue
+            files.add((str(path), status.st_mtime_ns, status.st_size))
+    return frozenset(files)

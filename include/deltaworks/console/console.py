@@ -9,7 +9,7 @@ from typing import Protocol
 import anyio
 from fastapi import Request, Response
 
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.cached_objects import CatalogCache
 from deltaworks.console.host import Actions, Authenticator, Person, Records
 from deltaworks.console.page_builder import HostState, PageBuilder, RequestData
 from deltaworks.console.page_context import PageContext

@@ -12,13 +12,13 @@ import orjson
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.cached_objects import CatalogCache
 from deltaworks.console.host import PendingApproval, Person, Records
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.render_lock import RenderLock
 from deltaworks.console.rendering import Frame, assets, render
+from deltaworks.console.table_reads import RenderLock
 from deltaworks.control.clock import utc_now
 
 #: The content security policy: only the console's own scripts, styles and responses. Displayed data cannot add any.

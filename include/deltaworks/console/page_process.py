@@ -4,18 +4,25 @@ The host decides access rights and sends them with each request, as the ids of D
 The process reads control objects and declarations, renders the page and compresses it; it reads tables and draws
 dashboards in child processes. It is started at the first page and restarted after a crash. If it cannot render a page,
 the host renders it.
+
+The process has a lower CPU priority and ends with the host. Each number on its command line is the file descriptor of a
+socket to the host; one thread serves each socket.
 """
 
 from __future__ import annotations
 
+import gzip
 import logging
+import os
 import queue
 import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from multiprocessing.connection import Connection
@@ -24,14 +31,17 @@ from typing import Any, Final
 import orjson
 from fastapi import Response
 
+from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects, CatalogCache
 from deltaworks.console.console import DOCUMENT_THREADS, THREADS
 from deltaworks.console.host import PendingApproval, Person
-from deltaworks.console.page_builder import HostState, RequestData
+from deltaworks.console.page_builder import HostState, PageBuilder, RequestData
 from deltaworks.console.page_context import PageError, PageMissingError
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.registry import PAGES
+from deltaworks.control.objects import ObjectStore, open_objects
 
 log = logging.getLogger(__name__)
-COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_worker")
+COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_process")
 #: A page may wait for table reads, and the first one for the start of the process.
 DEADLINE_SECONDS: Final = 20.0
 #: A document may also wait for another one, which is being drawn.
@@ -231,3 +241,58 @@ def _to_response(rendered: RenderedPage) -> Response:
         missing = rendered.status == _MISSING
         raise PageMissingError(rendered.error) if missing else PageError(rendered.error, status=rendered.status)
     return Response(rendered.body, rendered.status, headers=dict(rendered.headers))
+
+
+#: The host has priority, since it also serves heartbeats of tasks.
+_NICENESS: Final = 5
+_MIN_GZIP_BYTES = 1_000
+_GZIP_LEVEL = 4
+_PAGES = {page.name: page for page in PAGES}
+
+
+def serve(connection: Connection, builder: PageBuilder) -> None:
+    """Renders pages until the host has ended."""
+    with suppress(EOFError, OSError):
+        while True:
+            call = PageCall.decode(connection.recv_bytes())
+            try:
+                rendered = _render(call, builder)
+            except PageError as error:
+                rendered = RenderedPage(status=error.status, error=str(error))
+            except Exception:  # the host logs the error and responds as for an error in its own process
+                rendered = RenderedPage(failed=traceback.format_exc())
+            connection.send_bytes(rendered.encode())
+
+
+def _render(call: PageCall, builder: PageBuilder) -> RenderedPage:
+    answer = builder.render(_PAGES[call.page], call.request, call.person, call.host_state)
+    body, headers = bytes(answer.body), dict(answer.headers)
+    if call.request.accepts_gzip and len(body) >= _MIN_GZIP_BYTES:
+        # Compressed here, so that the host does not compress it on its event loop.
+        body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+        headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
+    headers.pop("content-length", None)
+    return RenderedPage(status=answer.status_code, headers=headers, body=body)
+
+
+def main(descriptors: Sequence[str]) -> None:
+    """Serves the sockets until the host has closed all of them."""
+    os.nice(_NICENESS)
+    catalog = CatalogCache()
+
+    def open_lake() -> ObjectStore:
+        return open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)
+
+    builder = PageBuilder(records=CachedObjects(open_lake), catalog=catalog)
+    threads = [
+        threading.Thread(target=serve, args=(Connection(int(number)), builder), name=f"console-pages-{number}")
+        for number in descriptors
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

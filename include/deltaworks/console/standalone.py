@@ -17,8 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects, CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_builder import HEADERS

@@ -1,4 +1,9 @@
-"""Reads tables for pages in a child process with a deadline, to isolate its memory use and crashes."""
+"""Reads tables for pages in a child process with a deadline, to isolate its memory use and crashes.
+
+`RenderLock` allows one page at a time to be rendered, because the interpreter runs one thread at a time. If several
+pages were rendered together, other threads of the host, such as those that serve heartbeats of tasks, would wait five
+milliseconds for each of them. A thread that waits for storage or a child process releases the lock meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,57 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from deltaworks.console.render_lock import release_while_waiting
+#: The interpreter's switch interval while a page is rendered.
+_RENDER_SWITCH_SECONDS: Final = 0.0005
+_current = threading.local()
+
+
+class RenderLock:
+    """The render lock of a console. For threads; not reentrant."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._switch_interval = sys.getswitchinterval()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Holds the lock within the block."""
+        self._acquire()
+        _current.turn = self
+        try:
+            yield
+        finally:
+            _current.turn = None
+            self._release()
+
+    def _acquire(self) -> None:
+        self._lock.acquire()
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(_RENDER_SWITCH_SECONDS, self._switch_interval))
+
+    def _release(self) -> None:
+        sys.setswitchinterval(self._switch_interval)
+        self._lock.release()
+
+
+@contextmanager
+def release_while_waiting() -> Iterator[None]:
+    """Releases the lock of this thread, if it holds one, within the block."""
+    render_lock: RenderLock | None = getattr(_current, "turn", None)
+    if render_lock is None:
+        yield
+        return
+    render_lock._release()
+    try:
+        yield
+    finally:
+        render_lock._acquire()
+
 
 CHILD_COMMAND: Final = (sys.executable, "-m", "deltaworks.operations.table_reads")
 

@@ -1,9 +1,18 @@
-"""Base class of background threads."""
+"""Background threads, concurrent requests and retries, for work that waits for storage or the network.
+
+Small object-store requests use little CPU, so many run concurrently. Retries use exponential backoff with full jitter,
+so that contending processes do not collide again.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 
 class BackgroundThread(ABC):
@@ -30,3 +39,34 @@ class BackgroundThread(ABC):
     @abstractmethod
     def _run(self) -> None:
         """Does the thread's work. Must not raise, since nothing reports the exception."""
+
+
+#: A boto3 client keeps ten connections open by default; S3 answers thousands of requests per second.
+_MAX_THREADS = 16
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_concurrently(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Applies a function to all items in threads and returns the results in order.
+
+    If calls fail, an exception is raised after all calls have ended.
+    """
+    with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="requests") as pool:
+        return list(pool.map(function, items))
+
+
+def attempts(max_attempts: int, *, first_wait_seconds: float, max_wait_seconds: float) -> Iterator[int]:
+    """Yields attempt numbers from 1 to `max_attempts`, and sleeps before each one but the first.
+
+    The caller leaves the loop on success.
+
+    Args:
+        first_wait_seconds: upper bound of the first sleep; the bound doubles with each attempt.
+        max_wait_seconds: upper bound of any sleep.
+    """
+    for attempt in range(1, max_attempts + 1):
+        if attempt > 1:
+            # The exponent is bounded: 2**n of a large n does not fit into a float.
+            time.sleep(random.uniform(0, min(max_wait_seconds, first_wait_seconds * 2.0 ** min(attempt - 2, 60))))
+        yield attempt

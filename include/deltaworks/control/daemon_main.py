@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import DeltaworksError

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.generations import GenerationStore
+from deltaworks.control.records.generations import GenerationStore, Rollbacks, StartOvers
 from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.control.records.prepared import PreparedBatches, PreparedReplays
 from deltaworks.control.records.readers import ReaderClaims
 from deltaworks.control.records.reprocess import ReprocessRecords
-from deltaworks.control.records.rollback import Rollbacks
-from deltaworks.control.records.start_over import StartOvers
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import HeartbeatWriter, StreamState
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import HeartbeatWriter, StopFlag, StreamState
 from deltaworks.control.locks.lease import Lease, watch_lease
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError, FencedError

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from deltaworks.control.retry import attempts
+from deltaworks.control.background import attempts
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
 

@@ -6,13 +6,11 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Final
 
-from deltaworks.charts.bars import MAX_ROWS, column_chart, histogram, row_chart
 from deltaworks.charts.compact import area_sparkline
 from deltaworks.charts.drawing import NO_MARKS, ChartOptions, Marks, Span, escape, marks_list
-from deltaworks.charts.lines import area_chart, line_chart
 from deltaworks.charts.page import html_page, html_table, section, with_legend
-from deltaworks.charts.scales import format_age, format_full, format_time, to_number
-from deltaworks.charts.series import SeriesSet, build_series
+from deltaworks.charts.plots import MAX_ROWS, area_chart, column_chart, histogram, line_chart, row_chart
+from deltaworks.charts.scales import SeriesSet, build_series, format_age, format_full, format_time, to_number
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.specs.dashboards import Chart
 

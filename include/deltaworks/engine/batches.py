@@ -29,21 +29,19 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.batch_report import BatchReport, parse_counts
 from deltaworks.engine.commit import BatchStores, TableCommitter, commit_tables
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, fan_out, partition_columns, write_with_new_columns
 from deltaworks.engine.held_tables import TableHolds
 from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables
-from deltaworks.engine.table_files import FileTarget
-from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
+from deltaworks.engine.progress import BatchReport, parse_counts
+from deltaworks.engine.writers import FanOutWriter, FileTarget, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.evolution import EvolvedColumns, to_records
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.events.redaction_keys import export_to_vault
-from deltaworks.sources.base import Slice
-from deltaworks.sources.offset_ranges import OffsetRange, OffsetRanges
+from deltaworks.sources.base import OffsetRange, OffsetRanges, Slice
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step

@@ -1,45 +1,222 @@
 """Writes the files of all tables of a batch in one Spark pass.
 
 Each task reads some of the payloads, parses them, buffers the rows of every table, and writes one file per table and
-partition. It returns only the files with their statistics. Nothing is committed here. Files of crashed or repeated
-tasks are referenced by no commit, and maintenance removes them as orphans.
+partition, and the archive of its payloads if declared. It returns only the files with their statistics. Nothing is
+committed here; archive files are committed with the batch like data files. Files of crashed or repeated tasks are
+referenced by no commit, and maintenance removes them as orphans.
+
+Python code that is stuck in a native library cannot stop itself. So the kernel limits a task's memory, and a watchdog
+thread that works without Python's interpreter lock limits the time per payload. Exceeding a limit is either an error
+attributed to an event, or a crash of the Python worker; the reader of the batch handles both. If a library crashes even
+on a known good payload, the worker is broken, and no object is blamed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import gc
+import io
 import logging
+import resource
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.engine.archive import ArchiveWriter
 from deltaworks.engine.duplicates.flags import DuplicateFlagger, DuplicateWindow
 from deltaworks.engine.duplicates.window import CrossTaskDuplicates
 from deltaworks.engine.notifications import with_notifications
-from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
-from deltaworks.engine.task_limits import TaskLimits
-from deltaworks.engine.worker_probe import PROBE_SECONDS, probe_worker
+from deltaworks.engine.writers import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.events.archive import ARCHIVE_PARTITION
+from deltaworks.events.archive import ARCHIVE_PARTITION, RecordsToColumns, archive_rows
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.evolution import EvolvedColumns, merge_evolved, new_columns
-from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
+from deltaworks.events.parse import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.base import RecordSlice, Slice
-from deltaworks.sources.task_output import TaskOutput, sort_by_task
+from deltaworks.sources.task_isolation import TaskOutput, sort_by_task
 from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
+from deltaworks.specs.sources.selection import SourceSpec
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Minimum interval of resetting the watchdog, because a stream has millions of records.
+_REARM_SECONDS = 0.5
+_cached_baseline_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """Limits of one task. `memory_bytes` is in addition to the worker's memory before its first task."""
+
+    payload_seconds: float
+    memory_bytes: int
+
+    @contextmanager
+    def apply_to_task(self, payloads: Iterable[Payload]) -> Iterator[Iterable[Payload]]:
+        """Applies the limits to a Spark task; iterate over the yielded payloads in the block. No effect in the
+        driver."""
+        from pyspark import TaskContext
+
+        if TaskContext.get() is None:
+            yield payloads
+            return
+        with self.enforced():
+            yield self.with_timeout(payloads)
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """Applies the limits to this process while the block runs, for one task at a time. Memory is limited on Linux
+        only.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        idle = _baseline_data_bytes()
+        if idle is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (_min_limit(idle + self.memory_bytes, soft, hard), hard))
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    def with_timeout(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+        """Yields the payloads and kills the process, with a traceback in its log, if one takes too long.
+
+        The time after the last payload is limited too. Use it within `enforced`.
+        """
+        armed = 0.0
+        remaining = iter(payloads)
+        while True:
+            now = time.monotonic()
+            if now - armed >= _REARM_SECONDS:
+                faulthandler.dump_traceback_later(self.payload_seconds, exit=True)
+                armed = now
+            try:
+                payload = next(remaining)
+            except StopIteration:
+                faulthandler.dump_traceback_later(self.payload_seconds, exit=True)
+                return
+            yield payload
+
+
+def _min_limit(limit_bytes: int, *limits: int) -> int:
+    return min([limit_bytes, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
+
+
+def _baseline_data_bytes() -> int | None:
+    """Returns the memory of a worker before its first task. Cached, because workers are reused by later batches."""
+    global _cached_baseline_bytes  # noqa: PLW0603 - of this process
+    if _cached_baseline_bytes is None:
+        status = Path("/proc/self/status")
+        if not status.exists():
+            return None
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+        _cached_baseline_bytes = int(line.split()[1]) << 10
+    return _cached_baseline_bytes
+
+
+#: Timeout of the probe. A healthy worker needs milliseconds plus its start time.
+PROBE_SECONDS = 60.0
+_KEY = "probe"
+
+
+def probe_payload(source: SourceSpec) -> bytes:
+    """Returns a small payload with one event in the source's format."""
+    return _PAYLOADS[source.format](source)
+
+
+def _csv(source: Any) -> bytes:
+    rows = [source.csv.columns or (_KEY,), (_KEY,) * len(source.csv.columns or (_KEY,))]
+    return "".join(f"{source.csv.delimiter.join(row)}\n" for row in rows[not source.csv.header :]).encode()
+
+
+def _tsv(source: Any) -> bytes:
+    names = source.tsv.columns or (_KEY,)
+    return f"#Fields: {' '.join(names)}\n{chr(9).join(_KEY for _ in names)}\n".encode()
+
+
+def _parquet(source: Any) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table({_KEY: [_KEY]}), sink)
+    return sink.getvalue()
+
+
+def _avro(source: Any) -> bytes:
+    import fastavro
+
+    sink = io.BytesIO()
+    schema = {"type": "record", "name": _KEY, "fields": [{"name": _KEY, "type": "string"}]}
+    fastavro.writer(sink, fastavro.parse_schema(schema), [{_KEY: _KEY}])
+    return sink.getvalue()
+
+
+_PAYLOADS: dict[str, Callable[[Any], bytes]] = {
+    "json": lambda source: b'{"probe": "probe"}',
+    "csv": _csv,
+    "tsv": _tsv,
+    "text": lambda source: b"probe\n",
+    "parquet": _parquet,
+    "avro": _avro,
+}
+
+
+def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
+    """Runs one Spark task that parses the probe payload and discards the rows.
+
+    The payload is created in the task too, so that a broken library cannot crash the driver.
+
+    Args:
+        read: parses payloads like a task of a batch; an exception from it does not count as a crash.
+
+    Raises:
+        Exception: Spark's error if the task crashed.
+    """
+    declared = spec.model_dump_json()
+
+    def run_probe(numbers: Iterable[int]) -> Iterator[int]:
+        source = PipelineSpec.model_validate_json(declared).source
+        for number in numbers:
+            with contextlib.suppress(Exception):  # An exception means that the worker did not crash.
+                read([Payload(number, _KEY, probe_payload(source))])
+            yield number
+
+    spark.sparkContext.parallelize([0], 1).mapPartitions(run_probe).collect()
+
+
+class ArchiveWriter:
+    """Writes the raw records of one task to archive files. Used by one thread."""
+
+    def __init__(self, target: FileTarget, stamp: BatchMetadata, to_archive: RecordsToColumns) -> None:
+        self._writers = TableWriters(target)
+        self._stamp = stamp
+        self._to_archive = to_archive
+
+    def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the given record batches; each is written to the archive before it is yielded for parsing."""
+        for batch in batches:
+            if batch.num_rows:
+                self._writers.add(ARCHIVE, archive_rows(self._to_archive(batch), self._stamp))
+            yield batch
+
+    def files(self) -> dict[str, tuple[WrittenFile, ...]]:
+        """Returns the archive files. Call it after all batches were read; earlier the list is incomplete."""
+        self._writers.flush()
+        files = tuple(file for _, file in self._writers.files)
+        return {ARCHIVE: files} if files else {}
 
 
 log = logging.getLogger(__name__)

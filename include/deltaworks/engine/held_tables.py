@@ -15,16 +15,15 @@ from typing import TypeVar
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.locks.turn_server import WriteTurnServer
-from deltaworks.control.locks.write_turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord, WriteTurnServer
 from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outcome
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
-from deltaworks.events.prepared_table_schema import conform_prepared_table
 from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.tables.commit import Step
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.generations import Rollback
 from deltaworks.control.records.prepared import PreparedBatch
-from deltaworks.control.records.rollback import Rollback
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake, select_rows

@@ -1,4 +1,4 @@
-"""Writes the progress table: a row per batch, idle period and termination of the query.
+"""Reports completed batches, and writes the progress table: a row per batch, idle period and termination of the query.
 
 A bounded queue and a separate thread decouple the stream from the table. If the storage is slow or fails, progress rows
 are dropped and counted; batches are never delayed and never fail. A batch's report and Spark's progress arrive
@@ -13,7 +13,8 @@ import queue
 import resource
 import threading
 import time
-from dataclasses import asdict, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -25,12 +26,53 @@ from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.summaries.quarantine import QuarantineCounter
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, sample_by_rank
-from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_metrics import DriverMetrics
+from deltaworks.engine.driver_host import DriverMetrics
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """Report of one batch. Durations are by phase; a batch resumed after a crash has no prepare time.
+
+    Attributes:
+        rule_warnings: JSON with rows by `table.rule`; None without warnings.
+        over_budget: JSON with payloads by the name of the exceeded limit.
+        objects_missing: number of objects that were deleted before they were read; `missing_examples` has some keys.
+        events: number of events read, including rejected ones.
+        rejected: most frequent quarantine reasons as (code, field, events).
+        rejected_events: same as (code, event name, events).
+        arrived_us: evenly spaced sample of arrival times in microseconds since 1970; empty if the source has none.
+    """
+
+    batch_id: int
+    rows: int
+    quarantined: int
+    files_read: int
+    bytes_read: int
+    files_written: int
+    tables: int
+    resumed: bool
+    prepare_seconds: float
+    commit_seconds: float
+    complete_seconds: float
+    rule_warnings: str | None = None
+    over_budget: str | None = None
+    objects_missing: int = 0
+    ranges_lost: int = 0
+    missing_examples: tuple[str, ...] = ()
+    events: int = 0
+    rejected: tuple[tuple[str, str, int], ...] = ()
+    arrived_us: tuple[int, ...] = ()
+    rejected_events: tuple[tuple[str, str, int], ...] = ()
+
+
+def parse_counts(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+    """Converts counts read from JSON to tuples of (code, name, events)."""
+    return tuple((code, name, int(events)) for code, name, events in rows)
+
 
 PROGRESS_SCHEMA = arrow_schema(
     {

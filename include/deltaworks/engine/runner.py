@@ -2,34 +2,42 @@
 
 A run acquires the lease, opens and fences the tables, and completes a prepared batch. Then it starts the ingest query
 and the live queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch.
-No data is lost in any case: each batch resumes from its records.
+No data is lost in any case: each batch resumes from its records. A failed run writes its error to the heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import HeartbeatWriter, was_killed
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.health.heartbeat import HeartbeatWriter, StopFlag, was_killed
+from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.lease import Lease, watch_lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
-from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.batch_summaries import progress_log
+from deltaworks.control.summaries.quarantine import QuarantineCounter
+from deltaworks.control.summaries.stream import StreamSummaryWriter
 from deltaworks.engine.batches import BatchProcessor
-from deltaworks.engine.driver_host import DriverHost, OwnDriver, fail_stalled_batch, run_limit_reason
-from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
-from deltaworks.engine.failure_record import failure_record
-from deltaworks.engine.progress import ProgressLog
+from deltaworks.engine.driver_host import (
+    CountingObjectStore,
+    DriverHost,
+    DriverMetrics,
+    OwnDriver,
+    fail_stalled_batch,
+    run_limit_reason,
+)
+from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import listener_attached, progress_listener, stop_quietly, wait_for_end
 from deltaworks.engine.recovery import current_checkpoint, open_batch_processor, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
@@ -37,11 +45,57 @@ from deltaworks.sources.base import Source, SourceLag
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+def progress_log(
+    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, metrics: DriverMetrics
+) -> ProgressLog:
+    """Returns the progress log of one run of a pipeline's stream; the caller starts it.
+
+    Raises:
+        ContractError: GENERATIONS_UNREADABLE.
+    """
+    return ProgressLog(
+        storage,
+        spec.pipeline,
+        owner_epoch=epoch,
+        metrics=metrics,
+        throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
+        summary=StreamSummaryWriter(home.objects, spec.pipeline),
+        quarantine=QuarantineCounter(
+            home.objects, spec.pipeline, generation=home.generations.current(), spec=spec.fingerprint()
+        ),
+    )
+
+
+#: Matches the error line of a traceback: Spark returns Python tracebacks of its workers as text.
+_ERROR_LINE: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): .+$", re.MULTILINE)
+_MESSAGE_LENGTH: Final = 500
+
+
+def failure_record(error: Exception) -> Mapping[str, Any]:
+    """Returns the record of an error for the heartbeat.
+
+    It has the error's condition, also if the error was raised in a Spark worker. An unknown error gets STREAM_FAILED
+    with the last error line of its traceback, which is closest to the cause.
+    """
+    mapped = as_deltaworks_error(error)
+    if mapped.condition != "JOB_FAILED":
+        return mapped.as_record()
+    text = redact_values(str(error))
+    message = _ERROR_LINE.findall(text)[-1] if _ERROR_LINE.search(text) else text.strip() or type(error).__name__
+    return {
+        "condition": "STREAM_FAILED",
+        "message": message[:_MESSAGE_LENGTH],
+        "hint": "Read the driver log for the full traceback.",
+    }
+
 
 log = logging.getLogger(__name__)
 

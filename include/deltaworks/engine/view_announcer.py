@@ -212,7 +212,7 @@ class _SnsPublisher:
     def __call__(self, channel: str, body: str, attributes: Mapping[str, str], number: str) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
 
-        from deltaworks.alerts.channels.sns import SnsMessage, publish, sns_client
+        from deltaworks.alerts.channels.senders import SnsMessage, publish, sns_client
         from deltaworks.specs.base import resolve_text
         from deltaworks.specs.environment import SnsChannelSpec
 

@@ -13,8 +13,7 @@ from deltaworks.control.records.certificate import (
     CertifiedScan,
     CertifiedTable,
 )
-from deltaworks.control.records.erasure import ErasureRequest
-from deltaworks.control.records.erasure_window import ErasureWindows, PurgedTable
+from deltaworks.control.records.erasure import ErasureRequest, ErasureWindows, PurgedTable
 from deltaworks.erasure.namespace import Namespace, require_privacy
 from deltaworks.erasure.scan import log_clean_after
 from deltaworks.errors import ContractError

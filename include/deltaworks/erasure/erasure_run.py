@@ -15,8 +15,7 @@ from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import exclusive_lock
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.erasure import ErasureRequest, ErasureState
-from deltaworks.control.records.erasure_window import ErasureWindows
+from deltaworks.control.records.erasure import ErasureRequest, ErasureState, ErasureWindows
 from deltaworks.erasure.certification import certify
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep, sweep_detail
 from deltaworks.erasure.namespace import Namespace

@@ -30,7 +30,7 @@ from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 _LINE_FORMATS = ("csv", "tsv", "text")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.replacements import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
+from deltaworks.control.records.reprocess import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
 from deltaworks.erasure.landing_rewrite import CannotRewriteError, ContentEraser, ErasedContent
 from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
 from deltaworks.erasure.namespace import Namespace, require_privacy
@@ -24,7 +24,7 @@ from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 #: Limits of pending objects, which share one replacement record and are held in memory.
 _MAX_PENDING_OBJECTS: Final = 100

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import ERASE, user_metadata
-from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.control.records.erasure import PurgedTable
 from deltaworks.erasure.purge_counts import FileCount, TableSurvey
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_replacement import TokenReplacer

@@ -15,11 +15,11 @@ from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
+from deltaworks.control.locks.lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
+from deltaworks.control.records.erasure import ErasureWindow, ErasureWindows, PurgedTable
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.erasure.namespace import Namespace, require_privacy
 from deltaworks.erasure.personal_tables import personal_tables

@@ -8,8 +8,8 @@ from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.erasure.namespace import Namespace, require_privacy
 from deltaworks.erasure.person_resolution import Person, tokens_digest
 from deltaworks.errors import ConfigError
+from deltaworks.privacy.envelope_encryption import is_token, token
 from deltaworks.privacy.paths import vault_request_subjects
-from deltaworks.privacy.tokens import is_token, token
 
 #: Kind of an identifier that is a token already. A token by itself is not personal data.
 TOKEN_KIND = "token"  # noqa: S105  a kind, not a secret

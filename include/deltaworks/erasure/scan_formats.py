@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from deltaworks.erasure.table_files import parquet_batches
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.privacy.tokens import TOKEN_LENGTH
+from deltaworks.privacy.envelope_encryption import TOKEN_LENGTH
 from deltaworks.tables.lake import Lake, arrow_path
 
 _CHUNK_BYTES: Final = 4 << 20

@@ -11,20 +11,19 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from deltaworks.control import paths as lake_paths
+from deltaworks.control.background import attempts
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.verdicts import is_live
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.erasure import ErasureRequest
-from deltaworks.control.records.vault import read_vault_heartbeat
-from deltaworks.control.retry import attempts
+from deltaworks.control.records.erasure import ErasureRequest, read_vault_heartbeat
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.person_resolution import Person
 from deltaworks.errors import ConcurrencyError
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import suppression_digest
 from deltaworks.privacy.suppression import SuppressionRecord
-from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.steps import read_last_completed
 

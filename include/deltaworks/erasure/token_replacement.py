@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.privacy.tokens import random_token
+from deltaworks.privacy.envelope_encryption import random_token
 
 
 class TokenReplacer:

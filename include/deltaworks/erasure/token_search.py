@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.privacy.tokens import TOKEN_LENGTH, TOKEN_PREFIX, is_token
+from deltaworks.privacy.envelope_encryption import TOKEN_LENGTH, TOKEN_PREFIX, is_token
 
 _PREFIX_BYTES: Final = TOKEN_PREFIX.encode()
 #: Matches tokens with a look-ahead, so that overlapping candidates are found. Random tokens of erased people do not

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.control.records.erasure import PurgedTable
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.purge_window import PurgeTarget, purge_targets
 from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables

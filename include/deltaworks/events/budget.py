@@ -15,7 +15,7 @@ from typing import Any
 
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.payload import BudgetSpec
+from deltaworks.specs.sources.records import BudgetSpec
 
 #: Estimated memory of a decoded Python value, including its slot in a container: about 50 bytes for a number or short
 #: text, 200 for an object with one field.

@@ -25,8 +25,7 @@ from deltaworks.events.columnar_structs import (
     nested_field_type,
 )
 from deltaworks.events.columns import convert_column
-from deltaworks.events.event_ids import unambiguous_ids
-from deltaworks.events.event_times import join_time_parts
+from deltaworks.events.envelope import join_time_parts, unambiguous_ids
 from deltaworks.events.events import Router
 from deltaworks.events.source_fields import RECORD_FIELD, reads_record_fields
 from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns

@@ -27,7 +27,7 @@ from deltaworks.privacy.keys.stored_keys import (
 )
 from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression, read_suppression
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 
 

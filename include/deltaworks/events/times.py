@@ -14,8 +14,16 @@ import pyarrow.compute as pc
 
 from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.events.time_patterns import NoMatch, pattern_reader
-from deltaworks.events.time_zones import EPOCH, MICROSECOND, Integers, NonexistentTime, instant_us, instants_us
+from deltaworks.events.time_patterns import (
+    EPOCH,
+    MICROSECOND,
+    Integers,
+    NoMatch,
+    NonexistentTime,
+    instant_us,
+    instants_us,
+    pattern_reader,
+)
 from deltaworks.specs.times import TimeFormat
 
 INSTANT = pa.timestamp("us", tz="UTC")

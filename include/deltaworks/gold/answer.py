@@ -14,8 +14,7 @@ from pyspark.sql.types import DateType, StringType, TimestampType
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold.input_views import InputViews, filter_part
-from deltaworks.gold.intervals import interval_failures
-from deltaworks.gold.plan import GoldPlan
+from deltaworks.gold.plan import GoldPlan, interval_failures
 from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
 #: Number of examples listed per failed check.

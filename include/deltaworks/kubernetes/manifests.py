@@ -1,19 +1,220 @@
-"""Builds all Kubernetes manifests of an environment, in the order in which they are applied."""
+"""Builds all Kubernetes manifests of an environment, in the order in which they are applied.
+
+Airflow tasks start drivers and drivers start executors with their service accounts; others have no API access. The
+vault's CronJobs have a separate account, the only one with access to the vault: Airflow tasks and drivers share theirs,
+which would grant access to the code of every pipeline. Variables of the env file that are not secrets become
+ConfigMaps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.accounts import accounts
-from deltaworks.kubernetes.pods import Manifest
-from deltaworks.kubernetes.settings import settings_maps
-from deltaworks.kubernetes.vault_jobs import vault_jobs
+from deltaworks.kubernetes.pods import (
+    ACCOUNT,
+    DRIVER_ACCOUNT,
+    SETTINGS,
+    VAULT_ACCOUNT,
+    Manifest,
+    container,
+    from_secret,
+    labels,
+    metadata,
+    pod,
+    secret_names,
+)
 from deltaworks.kubernetes.workloads import workloads
 from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.privacy import VAULT_SCHEDULES
+from deltaworks.specs.weak_secrets import find_secrets
 from deltaworks.specs.yaml_reader import dump_yaml
+
+_SUBMITTER = "deltaworks-submitter"
+#: A driver lists and deletes its executors and their objects by label.
+_DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", "deletecollection")
+#: spark-submit creates a pod with a service, ConfigMaps and a network policy that restricts access to its executors,
+#: and makes the pod their owner. The task then watches and deletes the pod.
+_SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
+
+
+def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]:
+    """Yields the service accounts with their roles, which are limited to the namespace.
+
+    Args:
+        vault: include the account of vault jobs, which has a separate role.
+    """
+    roles = dict.fromkeys((ACCOUNT, DRIVER_ACCOUNT), spec.service_account_annotations)
+    roles |= {VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {}
+    for name, account_annotations in roles.items():
+        yield {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(spec, name, "accounts")
+            | ({"annotations": dict(account_annotations)} if account_annotations else {}),
+            "automountServiceAccountToken": name == DRIVER_ACCOUNT,
+        }
+    yield _role(spec, DRIVER_ACCOUNT, {"": ["configmaps", "persistentvolumeclaims", "pods", "services"]}, _DRIVER_VERBS)
+    yield _binding(spec, DRIVER_ACCOUNT, [DRIVER_ACCOUNT])
+    submitter_resources = {"": ["configmaps", "pods", "services"], "networking.k8s.io": ["networkpolicies"]}
+    yield _role(spec, _SUBMITTER, submitter_resources, _SUBMITTER_VERBS)
+    yield _binding(spec, _SUBMITTER, spec.airflow_service_accounts)
+
+
+def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]], verbs: Sequence[str]) -> Manifest:
+    """Returns a role that allows verbs on resources by API group."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(spec, name, "accounts"),
+        "rules": [
+            {"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names in resources.items()
+        ],
+    }
+
+
+def _binding(spec: KubernetesSpec, role: str, subjects: Sequence[str]) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(spec, role, "accounts"),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": spec.namespace} for name in subjects],
+    }
+
+
+def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
+    """Yields a CronJob per namespace and operation. Yields none if the environment declares no vault."""
+    environment = catalog.environment
+    if environment.privacy is None:
+        return
+    refers_to = [environment.lake, environment.landing, environment.privacy]
+    variables = from_secret(spec, secret_names(find_references(refers_to), settings))
+    for namespace in catalog.namespaces:
+        for operation, schedule in VAULT_SCHEDULES.items():
+            arguments = ["python", "-m", "deltaworks.operations", operation, "--namespace", namespace, "--no-dry-run"]
+            main = container(spec, "vault", arguments, size=spec.vault, variables=variables)
+            details = pod(spec, [main], restartPolicy="Never") | {"serviceAccountName": VAULT_ACCOUNT}
+            name = f"vault-{operation.removesuffix('_vault')}-{namespace.replace('_', '-')}"
+            yield {
+                "apiVersion": "batch/v1",
+                "kind": "CronJob",
+                "metadata": metadata(spec, name, "vault", namespace),
+                "spec": {
+                    "schedule": schedule.cron,
+                    "timeZone": "Etc/UTC",
+                    # Concurrent runs would wait for the same lock. The next run processes everything that is pending.
+                    "concurrencyPolicy": "Forbid",
+                    "jobTemplate": {
+                        "spec": {
+                            "backoffLimit": 1,
+                            "activeDeadlineSeconds": schedule.hours * 3600,
+                            "template": {"metadata": {"labels": labels("vault", namespace)}, "spec": details},
+                        }
+                    },
+                },
+            }
+
+
+AIRFLOW_SETTINGS_MAP: Final = "deltaworks-airflow"
+#: The same values as in docker-compose.yaml, which explains them. Settings of Airflow's Helm chart are omitted.
+AIRFLOW_SETTINGS: Final[Mapping[str, str]] = {
+    "AIRFLOW__CORE__EXECUTOR": "deltaworks.airflow.executor.LocalExecutor",
+    "AIRFLOW__CORE__PARALLELISM": "32",
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    "AIRFLOW__API__FALLBACK_PAGE_LIMIT": "100",
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
+    "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "true",
+    "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "60",
+    "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": "86400",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "90",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "10",
+}
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SECRET_NAME = re.compile(
+    r"SECRET|PASSWORD|PASSPHRASE|TOKEN|ACCESS_?KEY|FERNET|API_?KEY|WEBHOOK|SQL_ALCHEMY_CONN|AIRFLOW_CONN_", re.I
+)
+
+
+def read_variables(path: Path) -> dict[str, str]:
+    """Reads a file of `NAME=value` lines in Docker's format, without unquoting.
+
+    Raises:
+        ConfigError: KUBERNETES_SETTINGS_INVALID with file and line.
+    """
+    variables: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise _invalid(str(path), f"cannot be read: {error.strerror}", "Pass a file such as docker/aws.env.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not _VARIABLE.match(name):
+            raise _invalid(
+                f"{path}:{number}",
+                "is not of the form NAME=value",
+                ("Write one variable per line; comments start with #."),
+            )
+        variables[name] = value
+    return variables
+
+
+def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -> None:
+    """Rejects settings that contain a secret, which is recognized by its name or by its use in a spec.
+
+    Raises:
+        ConfigError: KUBERNETES_SETTINGS_INVALID. The message contains no values.
+    """
+    declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
+    secrets = {reference.name for spec in declared for _, reference in find_secrets(spec)}
+    secret_variables = sorted(name for name in variables if name in secrets or _SECRET_NAME.search(name))
+    if secret_variables:
+        raise _invalid(
+            str(path),
+            f"contains {', '.join(secret_variables)}: secrets must not be in a ConfigMap",
+            "Move them to the Secret: kubectl create secret generic … --from-env-file=….",
+        )
+
+
+def settings_maps(spec: KubernetesSpec, variables: Mapping[str, str]) -> list[Manifest]:
+    """Returns the ConfigMaps: one for all processes, and one for Airflow."""
+    return [
+        _config_map(spec, SETTINGS, variables),
+        _config_map(spec, AIRFLOW_SETTINGS_MAP, {**AIRFLOW_SETTINGS, "AIRFLOW_CONN_SPARK_DEFAULT": connection(spec)}),
+    ]
+
+
+def connection(spec: KubernetesSpec) -> str:
+    """Returns Airflow's connection to this cluster as Spark master, from within the cluster."""
+    return json.dumps(
+        {
+            "conn_type": "spark",
+            "host": "k8s://https://kubernetes.default.svc",
+            "port": 443,
+            "extra": {"deploy-mode": "cluster", "namespace": spec.namespace},
+        }
+    )
+
+
+def _config_map(spec: KubernetesSpec, name: str, data: Mapping[str, str]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(spec, name, "settings"),
+        "data": dict(sorted(data.items())),
+    }
+
+
+def _invalid(location: str, problem: str, hint: str) -> ConfigError:
+    return ConfigError("KUBERNETES_SETTINGS_INVALID", f"{location} {problem}.", hint=hint)
 
 
 def require_kubernetes(catalog: Catalog) -> KubernetesSpec:

@@ -1,16 +1,25 @@
-"""Builds OpenLineage datasets with columns and column origins, from specs only."""
+"""Builds OpenLineage datasets with columns and column origins, from specs and their SQL only.
+
+The columns of gold tables are traced through subqueries, joins and aliases of their SQL by sqlglot.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
 
 from deltaworks.control import paths
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.checks.query_errors import parse_query
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 
@@ -146,3 +155,38 @@ def distinct_datasets(datasets: Iterable[Dataset]) -> Iterator[Dataset]:
     for dataset in datasets:
         first.setdefault((dataset.namespace, dataset.name), dataset)
     yield from first.values()
+
+
+#: SQL dialect of gold tables.
+_DIALECT = "spark"
+log = logging.getLogger(__name__)
+
+
+def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Column, ...]]:
+    """Returns the input columns of each result column. Columns without an origin, such as counts, are omitted.
+
+    Returns nothing if the query cannot be traced.
+
+    Args:
+        reads: inputs by their names in the query, with their fields.
+    """
+    schema = {name: {column: kind or "string" for column, kind in read.fields.items()} for name, read in reads.items()}
+    try:
+        query = parse_query(sql)
+        if query is None:
+            return {}
+        nodes = lineage(None, query, {name: columns for name, columns in schema.items() if columns}, dialect=_DIALECT)
+        origins = {name: tuple(dict.fromkeys(_origin_columns(node, reads))) for name, node in nodes.items()}
+    except (SqlglotError, ValueError, KeyError, RecursionError) as error:
+        log.debug("cannot trace the columns of a query: %s", error)
+        return {}
+    return {name: columns for name, columns in origins.items() if columns}
+
+
+def _origin_columns(node: Node, reads: Mapping[str, Dataset]) -> Iterator[Column]:
+    for child in node.walk():
+        table = child.expression
+        if isinstance(table, exp.Table) and table.name.lower() in reads:
+            column = exp.to_column(child.name).name
+            if column != "*":
+                yield reads[table.name.lower()].column(column)

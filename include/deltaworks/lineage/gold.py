@@ -26,7 +26,7 @@ def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | Non
 def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
     """Returns the gold tables that were written, or all gold tables before the first write."""
     # Imported lazily: it imports the SQL parser.
-    from deltaworks.lineage.gold_columns import column_origins
+    from deltaworks.lineage.datasets import column_origins
 
     spec = catalog.pipeline(pipeline)
     outputs = []

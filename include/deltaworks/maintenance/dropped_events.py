@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.erasure_window import ErasureWindows
-from deltaworks.control.records.replacements import replaced_collector_numbers_since
+from deltaworks.control.records.erasure import ErasureWindows
+from deltaworks.control.records.reprocess import replaced_collector_numbers_since
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.task_findings import DROPPED_SEQUENCE_NUMBERS
 from deltaworks.specs.catalog import Catalog

@@ -1,17 +1,19 @@
-"""Generates the Grafana dashboard of all metrics.
+"""Generates the pages of metrics in the docs: the Grafana dashboard, and the table of all metrics.
 
-Its data source is a variable, so that it can be imported unchanged. Each row covers one subject, and each panel answers
-one question of an operator.
+The dashboard's data source is a variable, so that it can be imported unchanged. Each row covers one subject, and each
+panel answers one question of an operator. `python -m deltaworks.metrics.grafana docs` writes both files.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from deltaworks.metrics.families import FAMILIES
+from deltaworks.metrics.samples import FAMILIES, markdown_table
 
 #: UID of the dashboard, for links and for imports that replace it.
 UID: Final = "deltaworks"
@@ -219,3 +221,19 @@ def _panel(panel: Panel, *, number: int, x: int, y: int) -> dict[str, Any]:
 def dashboard_json() -> str:
     """Returns the dashboard as the text of the JSON file in the docs."""
     return json.dumps(dashboard(), indent=1) + "\n"
+
+
+_BEGIN: Final = "<!-- generated: metrics -->\n"
+_END: Final = "\n<!-- end of metrics -->"
+
+
+def write_pages(docs: Path) -> None:
+    """Writes the table of metrics and the dashboard file. Idempotent."""
+    page = docs / "reference/metrics.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    page.write_text(f"{before}{_BEGIN}{markdown_table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")
+    (docs / "reference" / "grafana" / "deltaworks.json").write_text(dashboard_json(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

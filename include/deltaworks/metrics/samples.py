@@ -1,6 +1,11 @@
-"""Collects metric samples: state and heartbeats of streams, relays and collectors, age of gold tables, open alerts.
+"""Metrics for Prometheus: declares all metrics, collects their samples, and serves them over HTTP.
 
-If a part cannot be read, its samples are omitted and `deltaworks_storage_up` is 0. A missing sample does not mean 0.
+Names and labels are stable across releases. Labels contain no event data, so the number of series depends only on the
+declarations. If a part cannot be read, its samples are omitted and `deltaworks_storage_up` is 0. A missing sample does
+not mean 0.
+
+The endpoint has a separate port and no authentication. Metrics contain declared names, states and counts, but no event
+data. Bind it to an address that only Prometheus reaches.
 """
 
 from __future__ import annotations
@@ -8,18 +13,25 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import get_args
+from typing import Final, Literal, get_args
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_wsgi_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from deltaworks import __version__
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
+from deltaworks.control.background import map_concurrently
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.collectors import CollectorFacts, collector_reports, read_collectors
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -224,3 +236,190 @@ def _recorded_time(data: bytes, name: str = "at") -> datetime | None:
         return parse_iso(json.loads(data)[name])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+Kind = Literal["gauge", "counter"]
+Unit = Literal["", "s", "bytes", "short", "percentunit"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFamily:
+    """A metric with its labels, meaning and unit.
+
+    Args:
+        name: exported name; a counter ends with `_total`.
+        labels: label names.
+        help: the meaning in one sentence.
+        unit: unit in Grafana's notation.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+    unit: Unit = "short"
+
+
+_STREAM, _RELAY, _COLLECTOR = ("pipeline",), ("relay",), ("collector",)
+
+_FAMILIES: Final = (
+    MetricFamily("deltaworks_stream_state", "gauge", ("pipeline", "state"), "1 for the current state of a stream.", ""),
+    MetricFamily(
+        "deltaworks_stream_unhealthy", "gauge", ("pipeline", "cause"), "1 while a stream is unhealthy, by cause.", ""
+    ),
+    MetricFamily("deltaworks_stream_heartbeat_age_seconds", "gauge", _STREAM, "Time since the last heartbeat.", "s"),
+    MetricFamily(
+        "deltaworks_stream_lag_seconds", "gauge", _STREAM, "Waiting time of the oldest unprocessed input.", "s"
+    ),
+    MetricFamily(
+        "deltaworks_stream_time_left_seconds",
+        "gauge",
+        _STREAM,
+        ("Time until the source deletes the oldest unprocessed input."),
+        "s",
+    ),
+    MetricFamily("deltaworks_stream_rows_total", "counter", _STREAM, "Rows committed by this run of the stream."),
+    MetricFamily("deltaworks_stream_quarantined_total", "counter", _STREAM, "Rows quarantined by this run."),
+    MetricFamily(
+        "deltaworks_stream_backlog_records", "gauge", _STREAM, "Unprocessed records, if the source counts them."
+    ),
+    MetricFamily("deltaworks_stream_backlog_files", "gauge", _STREAM, "Unprocessed files, if the source has files."),
+    MetricFamily(
+        "deltaworks_stream_backlog_bytes", "gauge", _STREAM, "Unprocessed bytes, if the source reports them.", "bytes"
+    ),
+    MetricFamily(
+        "deltaworks_stream_lost_files", "gauge", _STREAM, ("Objects deleted before this run could read them.")
+    ),
+    MetricFamily("deltaworks_stream_held_tables", "gauge", _STREAM, "Tables whose commits are held."),
+    MetricFamily(
+        "deltaworks_stream_quarantined_share",
+        "gauge",
+        _STREAM,
+        "Fraction of the last hour's events that was quarantined.",
+        "percentunit",
+    ),
+    MetricFamily(
+        "deltaworks_stream_freshness_seconds",
+        "gauge",
+        ("pipeline", "quantile"),
+        "Time from landing to bronze of events read within the last hour.",
+        "s",
+    ),
+    MetricFamily("deltaworks_relay_state", "gauge", ("relay", "state"), "1 for the current state of a relay.", ""),
+    MetricFamily("deltaworks_relay_heartbeat_age_seconds", "gauge", _RELAY, "Time since the last heartbeat.", "s"),
+    MetricFamily("deltaworks_relay_events_total", "counter", _RELAY, "File events logged by this run."),
+    MetricFamily("deltaworks_relay_backlog_messages", "gauge", _RELAY, "Approximate number of waiting messages."),
+    MetricFamily(
+        "deltaworks_relay_dead_letters", "gauge", _RELAY, "Approximate number of messages in the dead-letter queue."
+    ),
+    MetricFamily(
+        "deltaworks_collector_state", "gauge", ("collector", "state"), ("1 for the current state of a collector."), ""
+    ),
+    MetricFamily(
+        "deltaworks_collector_spool_bytes", "gauge", _COLLECTOR, "Bytes in the spools of its processes.", "bytes"
+    ),
+    MetricFamily("deltaworks_collector_spool_max_bytes", "gauge", _COLLECTOR, "Maximum size of these spools.", "bytes"),
+    MetricFamily("deltaworks_collector_oldest_seconds", "gauge", _COLLECTOR, "Waiting time of the oldest event.", "s"),
+    MetricFamily(
+        "deltaworks_collector_delivered_total", "counter", ("collector", "source"), "Events accepted by its sinks."
+    ),
+    MetricFamily(
+        "deltaworks_collector_dead_letters",
+        "gauge",
+        ("collector", "source"),
+        ("Events that a sink permanently rejects."),
+    ),
+    MetricFamily(
+        "deltaworks_gold_age_seconds",
+        "gauge",
+        ("pipeline", "table"),
+        "Time since a gold table was last up to date.",
+        "s",
+    ),
+    MetricFamily(
+        "deltaworks_gold_max_age_seconds",
+        "gauge",
+        ("pipeline", "table"),
+        "Declared maximum age of a gold table.",
+        "s",
+    ),
+    MetricFamily("deltaworks_alert_open", "gauge", ("cause", "severity"), "Open alerts by cause and severity."),
+    MetricFamily("deltaworks_health_age_seconds", "gauge", (), "Time since the last complete health check.", "s"),
+    MetricFamily("deltaworks_storage_up", "gauge", (), "1 if the control objects could be read for this scrape.", ""),
+    MetricFamily("deltaworks_build_info", "gauge", ("version",), "1, labelled with the running release.", ""),
+)
+#: Metrics by name.
+FAMILIES: Final[Mapping[str, MetricFamily]] = {family.name: family for family in _FAMILIES}
+
+
+def markdown_table() -> str:
+    """Returns the metrics as a Markdown table, for the docs."""
+    rows = [
+        f"| `{family.name}` | {family.kind} | {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
+        for family in FAMILIES.values()
+    ]
+    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
+
+
+CACHE_SECONDS = 5.0
+
+
+class MetricsCollector(Collector):
+    """Collector for the Prometheus client. Thread-safe: concurrent scrapes share one read.
+
+    Args:
+        read: returns all current metrics.
+        cache_seconds: scrapes within this time share one read.
+    """
+
+    def __init__(self, read: Callable[[], Sequence[Sample]], *, cache_seconds: float = CACHE_SECONDS) -> None:
+        self._read = read
+        self._keep_seconds = cache_seconds
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._samples: Sequence[Sample] = ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields all metric families with samples, in the order of `FAMILIES`."""
+        by_name: dict[str, list[Sample]] = {}
+        for sample in self._current():
+            by_name.setdefault(sample.name, []).append(sample)
+        for name, family in FAMILIES.items():
+            samples = by_name.get(name)
+            if not samples:
+                continue
+            metric: CounterMetricFamily | GaugeMetricFamily
+            if family.kind == "counter":
+                metric = CounterMetricFamily(name, family.help, labels=family.labels)
+            else:
+                metric = GaugeMetricFamily(name, family.help, labels=family.labels)
+            for sample in samples:
+                metric.add_metric(sample.labels, sample.value)
+            yield metric
+
+    def describe(self) -> Iterable[Metric]:
+        """Returns nothing, because registering the collector must not read the storage."""
+        return ()
+
+    def _current(self) -> Sequence[Sample]:
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._keep_seconds:
+                self._samples = self._read()
+                self._read_at = time.monotonic()
+            return self._samples
+
+
+def build_registry(collector: MetricsCollector) -> CollectorRegistry:
+    """Returns a registry with only these metrics, without the client's default process metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
+
+
+def serve_metrics(collector: MetricsCollector, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Serves `GET /metrics` in threads; port 0 selects a free port.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    return start_wsgi_server(port, addr=host, registry=build_registry(collector))

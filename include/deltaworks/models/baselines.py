@@ -12,8 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from deltaworks.models.alarms import Instants
-from deltaworks.models.metrics import Flags, Floats
+from deltaworks.models.alarms import Flags, Floats, Instants
 
 Baseline = Literal["persistence", "seasonal"]
 _HOUR_SECONDS: Final = 3_600

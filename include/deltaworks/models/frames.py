@@ -10,9 +10,9 @@ import numpy as np
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.models.alarms import Floats
 from deltaworks.models.baselines import LabelledRows
-from deltaworks.models.labels import HOLDS, LABEL, LAST_AT, NEXT_AT, label_query
-from deltaworks.models.metrics import Floats
+from deltaworks.models.fitting import HOLDS, LABEL, LAST_AT, NEXT_AT, label_query
 from deltaworks.models.spans import AT, RowSelection
 from deltaworks.specs.gold import cross_pipeline_table, view_name
 from deltaworks.specs.models import instant_sql

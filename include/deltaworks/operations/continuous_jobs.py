@@ -4,6 +4,8 @@ A stopped job has a stop flag, an object in the lake that ends it between two ba
 `@continuous` starts no next run. The flag is set first: even if Airflow is unreachable or refuses, the job ends, and
 later runs end immediately. The DAG of a group is paused only for the complete group; if one member is stopped, the
 driver skips it.
+
+A hung process is ended by clearing its running task, which is safe at any time: the next try resumes.
 """
 
 from __future__ import annotations
@@ -14,23 +16,49 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.groups import group_backoff, group_stop_flag
-from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits, age_seconds
 from deltaworks.control.health.report import limits_of
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.operations.running_tasks import RunsApi, running_task
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
+
+_RECENT_RUNS = 5
+
+
+class RunsApi(Protocol):
+    """The requests to Airflow that this module needs."""
+
+    def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]: ...
+
+    def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]: ...
+
+    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None: ...
+
+
+def running_task(api: RunsApi, dag_id: str, *, state: str = "running") -> tuple[DagRun, TaskInstance] | None:
+    """Returns the newest run that has a task in the given state, and that task; None if there is none.
+
+    Raises:
+        DeltaworksError: Airflow refuses or does not answer.
+    """
+    for run in api.dag_runs(dag_id, limit=_RECENT_RUNS):
+        if run.is_finished:
+            continue
+        for task in api.task_instances(dag_id, run.run_id):
+            if task.state == state:
+                return run, task
+    return None
+
 
 _ENDED_STATES = ("ended", "failed")
 _POLL_SECONDS = 1.0

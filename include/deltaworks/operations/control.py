@@ -1,7 +1,8 @@
-"""Stops, starts and restarts processes from Airflow, and records the person who triggered it.
+"""Lets a person control a running pipeline: stop, start and restart its processes, note changes, silence alerts.
 
-The commands `deltaworks stop`, `start`, `restart` and `tables unpin` do the same and need the keys of the lake. The
-DAG needs only a login to Airflow, whose audit log records the person.
+The commands `deltaworks stop`, `start`, `restart` and `tables unpin` do the same and need the keys of the lake. The DAG
+needs only a login to Airflow, whose audit log records the person. Notes on changes explain later changes of metrics. An
+alert whose cause is known is silenced for a limited time.
 """
 
 from __future__ import annotations
@@ -139,4 +140,85 @@ _HANDLERS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = 
 def _target_invalid(context: OperationContext, options: ControlOptions, available: str) -> ConfigError:
     return ConfigError(
         "CONTROL_TARGET_INVALID", f"{context.subject} has no {options.target!r} to {options.verb}: {available}."
+    )
+
+
+class AnnotateOptions(Options):
+    """Options of a note."""
+
+    text: Annotated[str, Positional()] = Field(description="What was changed.")
+    at: str | None = Field(None, description="A date or time in UTC; by default now.")
+    by: str | None = Field(None, description="Author; by default the user who runs the command.")
+
+
+def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
+    """Adds a note to the pipeline. Idempotent for the same text and time.
+
+    Raises:
+        ConfigError: ANNOTATION_INVALID.
+    """
+    import getpass
+
+    from deltaworks.control.clock import parse_iso
+    from deltaworks.control.objects import open_objects
+    from deltaworks.rules.annotations import annotate as keep
+
+    spec = context.catalog.pipeline(context.subject)
+    try:
+        at = parse_iso(options.at)
+    except ValueError:
+        raise _invalid(f"{options.at!r} is not a date or time.") from None
+    if not options.text.strip():
+        raise _invalid("The note has no text.")
+    by = options.by or ("" if context.run_id else getpass.getuser())
+    note = keep(open_objects(context.catalog.environment.lake), spec.pipeline, options.text, at=at, author=by)
+    return Report(parts=[f"{spec.pipeline}: {note.line}"])
+
+
+def _invalid(message: str) -> ConfigError:
+    return ConfigError("ANNOTATION_INVALID", message)
+
+
+class SilenceOptions(Options):
+    """Options of a silence."""
+
+    cause: Annotated[str, Positional()] = Field(description="The alert, such as GOLD_STALE.")
+    subject: str = Field("*", description="Only subjects that match this glob, such as games.daily; by default all.")
+    hours: float = Field(1.0, gt=0, le=168, description="Duration in hours, at most seven days.")
+    reason: str | None = Field(None, description="The reason, shown with the alert.")
+    by: str | None = Field(None, description="Author; by default the user who runs the command.")
+    end: bool = Field(False, description="End matching silences now; notifications of open alerts are sent.")
+
+
+def silence(context: OperationContext, options: SilenceOptions) -> Report:
+    """Starts a silence, or ends the silences of the same cause and subject.
+
+    Each call starts another silence. Ending is idempotent.
+
+    Raises:
+        ConfigError: SILENCE_INVALID.
+    """
+    import getpass
+
+    from deltaworks.alerts.silences import create_silence, end_silences
+    from deltaworks.control.objects import open_objects
+
+    objects = open_objects(context.catalog.environment.lake)
+    if options.end:
+        ended = end_silences(objects, pipeline=context.subject, cause=options.cause, subject=options.subject)
+        return Report(parts=[f"{len(ended)} silences of {options.cause} were ended."])
+    begun = create_silence(
+        objects,
+        pipeline=context.subject,
+        cause=options.cause,
+        subject=options.subject,
+        hours=options.hours,
+        reason=options.reason or "",
+        by=options.by or context.run_id or getpass.getuser(),
+    )
+    return Report(
+        parts=[
+            f"No notifications of {begun.cause} for {begun.subject} of {begun.pipeline} until {begun.until}. "
+            "The alert stays open; if it is still open then, you are notified immediately."
+        ]
     )

@@ -13,7 +13,7 @@ from deltaworks.charts.drawing import MAX_MARKS, Mark, Marks, Span
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
 from deltaworks.rules.annotations import annotations_between
-from deltaworks.rules.minutes import minute_start, parse_minute
+from deltaworks.rules.evaluation import minute_start, parse_minute
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState, rule_states
 from deltaworks.specs.catalog import Catalog
 

@@ -14,12 +14,11 @@ from deltaworks.events.budget import OverBudget
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.events.inference.envelope_inference import choose_time_field
+from deltaworks.events.inference.envelope_inference import UnknownFormat, choose_time_field, detect_format
 from deltaworks.events.inference.field_profiles import FieldProfile
-from deltaworks.events.inference.format_detection import UnknownFormat, detect_format
 from deltaworks.sources.objects.landing.inputs import Input
 from deltaworks.sources.objects.landing.land import pieces_of
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 _PIECE_BYTES = 1 << 20
 _MIN_BYTES_PER_FILE = 256 << 10

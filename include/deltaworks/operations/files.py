@@ -34,7 +34,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.object_status import ObjectStatusReader
-    from deltaworks.sources.objects.relay import reconcile as reconciling
+    from deltaworks.sources.objects.relay import redrive as reconciling
     from deltaworks.sources.objects.relay.lister import request_listing
     from deltaworks.tables.lake import Lake
 

@@ -1,14 +1,24 @@
-"""Builds gold tables: partitions changed by new data, or complete tables in shadows."""
+"""Builds gold tables (partitions changed by new data, or complete tables in shadows), and trains the models on them.
+
+A training can be repeated, to check that it is reproducible.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from deltaworks.control.listing import Listing
+from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from deltaworks.control.records.model import FoldReport, ModelRun
 
 
 class BuildOptions(Options):
@@ -25,8 +35,8 @@ class BuildOptions(Options):
 def build(context: OperationContext, options: BuildOptions) -> Report:
     """Updates gold tables. Idempotent; safe while inputs are appended."""
     from deltaworks.gold.build import rebuild_gold
-    from deltaworks.gold.pending import pending_gold
     from deltaworks.gold.plan import parse_dates
+    from deltaworks.gold.refresh import pending_gold
 
     dates = parse_dates(options.dates) if options.dates else None
     tables = list(options.tables) or None
@@ -68,7 +78,7 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
                 if table.swapped:
                     lineage.add(table.table, table.rows)
         return Report(results=refreshed)
-    from deltaworks.gold.shadow import plan_refresh
+    from deltaworks.gold.refresh import plan_refresh
 
     planned = plan_refresh(context.catalog, context.subject, tables=tables)
     listing = Listing(("table", "rows now", "MB now", "inputs now", "shadow", "what"))
@@ -77,3 +87,128 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
         size = f"{table.bytes_before / 1e6:,.1f}"
         listing.add(table.table, f"{table.rows_before:,}", size, inputs, table.shadow, table.reason)
     return Report(parts=[listing, "Nothing was changed. Use --no-dry-run to build, check and swap."], results=planned)
+
+
+class TrainOptions(Options):
+    """Options of a training."""
+
+    names: Annotated[tuple[str, ...], Positional(), TableNames(("model",))] = Field(
+        (), description="Only these models."
+    )
+    until: str | None = Field(
+        None, description=("Train as of this time in UTC: later data is left out, and the model is valid from then on.")
+    )
+    repeat: int | None = Field(
+        None, ge=1, description="Repeat the training with this number on the versions it read; writes nothing."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """The outcome of a training. For repetitions `is_reproduced` is whether the metrics are the same."""
+
+    model: str
+    number: int
+    outcome: str
+    reason: str
+    is_reproduced: bool | None = None
+
+
+def train(context: OperationContext, options: TrainOptions) -> Report:
+    """Trains models and records the outcome of each. Safe at any time, because it reads fixed table versions.
+
+    A training that publishes no model succeeds and states the reason. A repetition with other metrics fails.
+    """
+    from deltaworks.models.training import declared_model
+
+    spec = context.catalog.pipeline(context.subject)
+    names = list(options.names) or [model.name for model in spec.models]
+    for name in names:
+        declared_model(context.catalog, context.subject, name)
+    if options.repeat is not None:
+        return _repeat(context, names, options.repeat)
+    from deltaworks.models.training import train_model
+
+    until = _parse_until(options.until)
+    runs = [train_model(context.spark(), context.catalog, context.subject, name, until=until) for name in names]
+    results = [TrainingResult(run.name, run.number, run.outcome.upper(), run.reason) for run in runs]
+    parts = [part for run in runs for part in (_describe_run(run), fold_listing(run.folds))]
+    return Report(parts=parts, results=results)
+
+
+def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
+    from deltaworks.models.training import repeat_training
+
+    if len(names) != 1:
+        raise ConfigError(
+            "OPTION_INVALID", "A training number needs one model.", hint=("Give the model: models train PIPELINE NAME.")
+        )
+    repetition = repeat_training(context.spark(), context.catalog, context.subject, names[0], number)
+    run = repetition.run
+    outcome = (
+        "the same metrics" if not repetition.differences else f"other metrics: {'; '.join(repetition.differences)}"
+    )
+    if repetition.differences and repetition.has_other_code:
+        outcome += ". The training code has changed since"
+    result = TrainingResult(run.name, number, run.outcome.upper(), outcome, is_reproduced=not repetition.differences)
+    return Report(
+        parts=[f"{run.label} repeated: {outcome}.", fold_listing(repetition.folds)],
+        results=[result],
+        exit_code=int(bool(repetition.differences)),
+    )
+
+
+def _parse_until(text: str | None) -> dt.datetime | None:
+    from deltaworks.control.clock import parse_iso
+
+    try:
+        return parse_iso(text)
+    except ValueError as error:
+        raise ConfigError(
+            "OPTION_INVALID", f"--until {text} is not a time.", hint="Write 2026-01-31T04:00 or 2026-01-31."
+        ) from error
+
+
+def _describe_run(run: ModelRun) -> str:
+    return f"{run.label}: {run.outcome.upper()}, {run.reason}."
+
+
+def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
+    """Returns the folds of a training, one row per score."""
+    listing = Listing(
+        ("test from", "scores", "PR-AUC", "Brier", "alarms", "right", "lead minutes", "gain", "95 % from", "to")
+    )
+    for fold in folds:
+        gains = {"model": fold.gain, **fold.group_gains}
+        for name, metrics in fold.scores.items():
+            gain = gains.pop(name, None) if name == "model" else None
+            listing.add(
+                fold.test_from[:16],
+                name,
+                _format_metric(metrics.pr_auc),
+                _format_metric(metrics.brier_score),
+                str(metrics.alarms),
+                _format_metric(metrics.alarm_precision),
+                "" if metrics.lead_seconds is None else f"{metrics.lead_seconds / 60:.1f}",
+                "" if gain is None else f"{gain.value:.3f} over {gain.baseline}",
+                "" if gain is None else f"{gain.low:.3f}",
+                "" if gain is None else f"{gain.high:.3f}",
+            )
+        for group, gain in fold.group_gains.items():
+            listing.add(
+                fold.test_from[:16],
+                f"gain of {group}",
+                "",
+                "",
+                "",
+                "",
+                "",
+                f"{gain.value:.3f} over {gain.baseline}",
+                f"{gain.low:.3f}",
+                f"{gain.high:.3f}",
+            )
+    return listing
+
+
+def _format_metric(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

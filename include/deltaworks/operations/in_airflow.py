@@ -16,9 +16,8 @@ from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance, airf
 from deltaworks.control.listing import listing_of_records
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.approval_checks import approvers_of
-from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, RESULTS_KEY, Operation, Report
-from deltaworks.operations.dag_forms import form_of
+from deltaworks.operations.dag_forms import form_of, unavailable_reason
 from deltaworks.operations.options import Options, read_options
 
 if TYPE_CHECKING:

@@ -1,16 +1,77 @@
-"""Operations of nightly maintenance: OPTIMIZE, VACUUM, orphaned files, control tables, input rates, health
-snapshots."""
+"""Operations of nightly maintenance: file layout and cleanup, control tables, input rates, health, and lost events.
+
+Unattended runs have limits: a forced dry run, or a maximum share to delete. Lost events are those that a collector
+acknowledged and that the lake does not have.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.nightly_limits import apply_nightly_limits
 from deltaworks.operations.options import Options, Section, TableNames
+
+if TYPE_CHECKING:
+    from deltaworks.maintenance.deletion_limits import DeletionLimit
+
+
+class LostEventsOptions(Options):
+    """Options of the search for lost events."""
+
+    accept: bool = Field(default=False, description="Write off the missing events; they are not reported again.")
+
+
+def find(context: OperationContext, options: LostEventsOptions) -> Report:
+    """Compares the sequence numbers that a pipeline's collectors assigned with those in the lake, up to an hour ago.
+
+    Missing numbers are recorded for the health check, which alerts (EVENTS_LOST). Idempotent; safe at any time.
+    """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.maintenance.lost_events import find_lost_events
+
+    catalog = context.catalog
+    objects = open_objects(catalog.environment.lake)
+    collectors = [
+        name
+        for name, spec in catalog.collectors.items()
+        if any(source.pipeline == context.subject for source in spec.sources.values())
+    ]
+    losses = [find_lost_events(catalog, objects, name, accept_losses=options.accept) for name in collectors]
+    parts = [] if losses else [f"No collector feeds {context.subject}."]
+    for item in losses:
+        if item.unverifiable_pipelines:
+            parts.append(
+                f"{item.collector}: whether events are lost cannot be said: no catch-all table of "
+                f"{', '.join(item.unverifiable_pipelines)} has columns of _collector.collector and _collector.seq."
+            )
+            continue
+        lost = sum(missing.events for missing in item.missing)
+        parts.append(f"{item.collector}: {item.events:,} numbers looked for, {lost:,} of them are nowhere.")
+        parts += [f"  {missing.id}: {missing.first} to {missing.last}" for missing in item.missing]
+    return Report(parts=parts, results=losses)
+
+
+def apply_nightly_limits(context: OperationContext, *, dry_run: bool) -> tuple[bool, DeletionLimit | None]:
+    """Returns whether an operation must be a dry run, and its deletion limit.
+
+    If a person runs the operation, returns the requested `dry_run` and no limit.
+    """
+    if not context.nightly:
+        return dry_run, None
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.maintenance.deletion_limits import DeletionLimit, first_night_reason
+    from deltaworks.maintenance.layout import optimized_tables
+    from deltaworks.tables.lake import Lake
+
+    storage, spec = context.catalog.environment.lake, context.catalog.pipeline(context.subject)
+    home = PipelineHome.open(storage, context.subject)
+    dry_run_reason = first_night_reason(Lake(storage), home, list(optimized_tables(spec)), alert=not dry_run)
+    if dry_run_reason and not dry_run:
+        context.echo(f"Nothing is deleted: {dry_run_reason}.")
+    return dry_run or bool(dry_run_reason), DeletionLimit(share=spec.maintenance.max_removed_share)
 
 
 class OptimizeOptions(Options):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from deltaworks.control.listing import Listing
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.nightly_limits import apply_nightly_limits
+from deltaworks.operations.maintenance import apply_nightly_limits
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:

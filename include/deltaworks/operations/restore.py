@@ -14,7 +14,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, Section, TableNames
 
 if TYPE_CHECKING:
-    from deltaworks.control.records.rollback import LostCommit
+    from deltaworks.control.records.generations import LostCommit
     from deltaworks.recovery.restore.restore_points import RestorePoint
     from deltaworks.recovery.restore.table_restore import TableRestoreResult
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.tokens import suppression_digest
+from deltaworks.privacy.envelope_encryption import suppression_digest
 
 FORMAT: Final = 1
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.replacements import Replacements
+from deltaworks.control.records.reprocess import Replacements
 from deltaworks.engine.object_status import ObjectStatusReader
 from deltaworks.errors import ConfigError
 from deltaworks.recovery.quarantine.open_rows import Quarantine

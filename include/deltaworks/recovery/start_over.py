@@ -18,8 +18,8 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.generations import StartOver, TableLoss
 from deltaworks.control.records.prepared import PreparedBatch
-from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step

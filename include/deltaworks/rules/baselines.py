@@ -17,8 +17,7 @@ import duckdb
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
-from deltaworks.rules.evaluation import Episode
-from deltaworks.rules.minutes import minute_of
+from deltaworks.rules.evaluation import Episode, minute_of
 from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import MAD_TO_STANDARD_DEVIATION, Baseline

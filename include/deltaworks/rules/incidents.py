@@ -11,8 +11,7 @@ from pathlib import Path
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
 from deltaworks.rules.backtest import Backtest
-from deltaworks.rules.evaluation import Episode
-from deltaworks.rules.minutes import minute_start
+from deltaworks.rules.evaluation import Episode, minute_start
 
 
 @dataclass(frozen=True, slots=True)

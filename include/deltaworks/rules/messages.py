@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deltaworks.rules.evaluation import RuleEvaluation, Series
-from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.evaluation import RuleEvaluation, Series, minute_text
 from deltaworks.rules.open_alerts import AlertDecision, OpenAlert
 from deltaworks.rules.stored_state import AlertEvent
 from deltaworks.rules.subjects import FIRING, MAX_LISTED_LABEL_SETS, Labels, RuleDetail

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from deltaworks.rules.evaluation import Episode, RuleEvaluation
-from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_text
 from deltaworks.rules.subjects import Labels, subject_of
 from deltaworks.specs.alert_rule import RuleSpec
 

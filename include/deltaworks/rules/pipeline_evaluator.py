@@ -13,12 +13,11 @@ import duckdb
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.rules.delivery import deliver
 from deltaworks.rules.evaluation import RuleEvaluation
 from deltaworks.rules.inputs import RuleTables, connect_tables, input_freshness
 from deltaworks.rules.messages import alert_event
 from deltaworks.rules.open_alerts import OpenAlerts
-from deltaworks.rules.rule_alerts import RuleAlerts
+from deltaworks.rules.rule_alerts import RuleAlerts, deliver
 from deltaworks.rules.rule_evaluator import RuleEvaluator
 from deltaworks.rules.rule_query import broken_rule_error, rule_query
 from deltaworks.rules.stored_state import rule_states

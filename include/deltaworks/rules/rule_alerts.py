@@ -1,17 +1,19 @@
-"""Alerts about a rule itself: it cannot be evaluated, its SQL fails, or it has too many label sets.
+"""Alerts of rules: delivers alert events from a rule's outbox, and raises alerts about a rule itself.
 
-An alert is raised when the problem begins and resolved when it ends, through the rule's outbox.
+Each event is delivered once. An alert about a rule (it cannot be evaluated, its SQL fails, or it has too many label
+sets) is raised when the problem begins and resolved when it ends, through the same outbox.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from deltaworks.rules.evaluation import RuleEvaluation
+from deltaworks.alerts.raising import raise_alert, read_alert, resolve_alert
+from deltaworks.control.objects import ObjectStore
+from deltaworks.rules.evaluation import RuleEvaluation, minute_text
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import labels_text
-from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.stored_state import AlertEvent
 from deltaworks.rules.subjects import (
     BROKEN,
@@ -153,3 +155,33 @@ def _staleness(tables: Sequence[str], newest_at: dt.datetime | None) -> str:
     if newest_at is not None:
         return f"the newest rows of {names} are from {newest_at:%Y-%m-%d %H:%M}Z"
     return f"{names} has no rows yet" if len(tables) == 1 else f"at least one of the {names} has no rows yet"
+
+
+def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
+    """Raises and resolves alerts in order.
+
+    May be repeated after a failure: an episode that was resolved before is not raised again.
+
+    Raises:
+        ConcurrencyError: ALERT_CONTENDED. The outbox is kept for a retry.
+        TransientError: the control storage is unreachable. The outbox is kept for a retry.
+    """
+    for event in outbox:
+        if event.kind == "resolve":
+            resolve_alert(objects, cause=event.cause, subject=event.subject, summary=event.summary)
+        elif not _was_resolved(objects, event):
+            raise_alert(
+                objects,
+                cause=event.cause,
+                subject=event.subject,
+                summary=event.summary,
+                severity=event.severity,
+                detail=event.detail,
+            )
+
+
+def _was_resolved(objects: ObjectStore, event: AlertEvent) -> bool:
+    stored = read_alert(objects, cause=event.cause, subject=event.subject)
+    if stored is None or stored.state.is_open:
+        return False
+    return stored.detail.get("episode") == event.detail.get("episode")

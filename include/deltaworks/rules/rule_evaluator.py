@@ -18,13 +18,11 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
 from deltaworks.rules.annotations import recent_annotation_lines
 from deltaworks.rules.baselines import Baselines
-from deltaworks.rules.delivery import deliver
-from deltaworks.rules.evaluation import Episode, RuleEvaluation
+from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_of, minute_start, parse_minute
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import alert_event
-from deltaworks.rules.minutes import minute_of, minute_start, parse_minute
 from deltaworks.rules.open_alerts import OpenAlerts
-from deltaworks.rules.rule_alerts import RuleAlerts
+from deltaworks.rules.rule_alerts import RuleAlerts, deliver
 from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_record
 from deltaworks.rules.subjects import Labels

@@ -13,8 +13,7 @@ from typing import Any
 import duckdb
 
 from deltaworks.errors import ContractError
-from deltaworks.rules.evaluation import MinuteRows
-from deltaworks.rules.minutes import minute_start
+from deltaworks.rules.evaluation import MinuteRows, minute_start
 from deltaworks.rules.verdicts import Observation
 from deltaworks.specs.alert_rule import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_SETS, MINUTE, SAMPLES, VALUE
 from deltaworks.specs.alert_rule import RuleSpec as Rule

@@ -14,8 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart
 from deltaworks.errors import DeltaworksError, Severity
-from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series
-from deltaworks.rules.minutes import minute_text, parse_minute
+from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series, minute_text, parse_minute
 from deltaworks.rules.open_alerts import OpenAlert
 from deltaworks.rules.series_state import Phase, SeriesState
 from deltaworks.rules.subjects import Labels

@@ -1,11 +1,12 @@
 """The interface of a source: a streaming DataFrame, the content of each batch, and the query's backlog.
 
-For objects, the driver lists them and tasks open them. Records of a stream are read in tasks only. Parsing, commits and
-the ledger are the same for all sources.
+A batch's start and end offset are those that Spark wrote for the query. For objects, the driver lists them and tasks
+open them. Records of a stream are read in tasks only. Parsing, commits and the ledger are the same for all sources.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -16,25 +17,67 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.generations import Generations
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.archive import RecordsToColumns
 from deltaworks.events.chunks import Payload
-from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import ReadStatistics, Record
 from deltaworks.sources.task_isolation import (
     RecordWindows,
+    TaskOutput,
     isolate_records,
     open_isolated,
     read_objects_isolated,
     read_records_isolated,
+    sort_by_task,
+    sum_read_statistics,
 )
-from deltaworks.sources.task_output import TaskOutput, sort_by_task, sum_read_statistics
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+#: Start and end offset of a batch, as Spark wrote them for a query of the source.
+OffsetRange = tuple[dict[str, Any], dict[str, Any]]
+#: Reads the end offset of a Spark batch.
+EndOffsetReader = Callable[[Generations, int], dict[str, Any]]
+
+
+class OffsetRanges:
+    """Reads the offset range of batches and caches the last one. Not thread-safe."""
+
+    def __init__(self, home: PipelineHome) -> None:
+        self._home = home
+        self._last: tuple[tuple[Generations, int], OffsetRange] | None = None
+
+    def read(self, generations: Generations, spark_batch_id: int, *, read_end_offset: EndOffsetReader) -> OffsetRange:
+        """Returns the batch's start and end offset. For a query's first batch the start is where the query began; empty
+        if it began with all available input.
+        """
+        batch = (generations, spark_batch_id)
+        if self._last is None or self._last[0] != batch:
+            end = read_end_offset(generations, spark_batch_id)
+            if spark_batch_id:
+                start = read_end_offset(generations, spark_batch_id - 1)
+            else:
+                start = generations.current.start or initial_offset(self._home, generations)
+            self._last = (batch, (start, end))
+        return self._last[1]
+
+
+def initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:
+    """Returns the offsets at which the query began, which Spark's Kafka source records; empty for other sources."""
+    folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
+    stored = home.objects.get(f"{folder}/sources/0/0")
+    if stored is None or b"{" not in stored.data:
+        return {}
+    # The offset follows a byte and a version number.
+    offset = json.loads(stored.data[stored.data.index(b"{") :])
+    return offset if isinstance(offset, dict) else {}
 
 
 #: Processes the payloads of one task and writes files.

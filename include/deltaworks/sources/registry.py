@@ -23,8 +23,8 @@ SOURCES: Mapping[str, str] = {
 }
 #: Classes that re-read records, by kind. Sources of objects need none, because objects can be opened again.
 RECORD_SOURCES: Mapping[str, str] = {
-    "kafka": "deltaworks.sources.kafka.record_source:KafkaRecordSource",
-    "kinesis": "deltaworks.sources.kinesis.record_source:KinesisRecordSource",
+    "kafka": "deltaworks.sources.kafka.source:KafkaRecordSource",
+    "kinesis": "deltaworks.sources.kinesis.source:KinesisRecordSource",
 }
 
 

@@ -21,7 +21,7 @@ from deltaworks.specs.base import (
 )
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.prices import PricesSpec
-from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec

@@ -16,8 +16,8 @@ from deltaworks.specs.gold import find_cycle
 from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections
 from deltaworks.specs.pipeline_tables import model_problems, readable_by_views, table_problems
 from deltaworks.specs.privacy_checks import privacy_problems
-from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.records import RecordSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 
 #: Fields that the engine adds to events: record metadata (`_record`) and partition folders (`_partition`).
 _ENGINE_FIELDS = ("record", "partition")

@@ -1,18 +1,20 @@
-"""Spec of a pipeline's personal data (`privacy`): its subjects, how each field is redacted, and erasure.
+"""Specs of personal data: a pipeline's section `privacy`, and the key service and vault of an environment.
 
-It applies before an event is stored: the collector redacts before its spool, the parser before columns and quarantine.
-`specs.privacy_checks` checks it against the rest of the pipeline.
+A pipeline declares its subjects, how each field is redacted, and erasure. This applies before an event is stored: the
+collector redacts before its spool, the parser before columns and quarantine. `specs.privacy_checks` checks it against
+the rest of the pipeline.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, as_tuple, raise_problems, suggest_name
-from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.base import Name, Problem, Spec, TextOrReference, as_tuple, raise_problems, suggest_name
 from deltaworks.specs.spec_change_effects import (
     CHANGES_MEANING,
     CHANGES_PARSING,
@@ -21,6 +23,53 @@ from deltaworks.specs.spec_change_effects import (
     Effect,
     OptionalSection,
 )
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+
+class KeyringSpec(Spec):
+    """Keys in files of a local folder, readable only by its owner. For single machines and trials."""
+
+    kind: Literal["keyring"]
+    folder: TextOrReference = Field(description="created with the first key; mode 0700, files 0600")
+
+
+class KmsSpec(AwsSpec):
+    """An AWS KMS key, by id, ARN or alias."""
+
+    kind: Literal["kms"]
+    key_id: TextOrReference
+    pending_days: int = Field(default=7, ge=7, le=30, description="waiting period of KMS before a key is destroyed")
+
+
+KeyServiceSpec = Annotated[KeyringSpec | KmsSpec, Field(discriminator="kind")]
+
+
+class PrivacySettings(Spec):
+    """The key service and the storage of the vault.
+
+    The vault needs a bucket of its own, without versioning and replication.
+    """
+
+    keys: KeyServiceSpec
+    vault: StorageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VaultSchedule:
+    """Schedule and time limit of a vault job, the same for Airflow and for Kubernetes CronJobs."""
+
+    cron: str
+    hours: int
+
+
+#: Schedules by operation. Missed runs are not caught up, because the next run processes everything pending.
+VAULT_SCHEDULES: Final[Mapping[str, VaultSchedule]] = {
+    "ingest_vault": VaultSchedule("*/5 * * * *", hours=1),
+    # Most runs have nothing to do: keys rotate monthly, daily tokens expire daily.
+    "maintain_vault": VaultSchedule("25 3 * * *", hours=6),
+    "erase": VaultSchedule("40 * * * *", hours=6),
+}
+
 
 Action = Literal["token", "vault", "drop", "truncate_ip"]
 #: Actions that replace the value by a token.

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from deltaworks.control.retry import attempts
+from deltaworks.control.background import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 
 #: Properties of every table created here. Since Delta 4.1 the retention is a table property (VACUUM ignores RETAIN). It

@@ -15,13 +15,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from deltaworks.errors import ContractError
-from deltaworks.privacy.identities import Identity
-from deltaworks.vault.cells import CellAddress, seal_cell
+from deltaworks.privacy.envelope_encryption import Identity
 from deltaworks.vault.namespace_vault import NamespaceVault
-from deltaworks.vault.sealed_files import SealedFile, SealedFiles
-from deltaworks.vault.suppression_list import SuppressionList
-from deltaworks.vault.tables import IDENTITIES, LINKS
-from deltaworks.vault.unreadable_bodies import store_unreadable
+from deltaworks.vault.tables import IDENTITIES, LINKS, CellAddress, seal_cell
+from deltaworks.vault.unreadable_bodies import SealedFile, SealedFiles, SuppressionList, store_unreadable
 
 #: Limits per merge, which bound its memory.
 MAX_FILES_PER_MERGE = 500

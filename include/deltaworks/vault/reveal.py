@@ -20,10 +20,9 @@ from deltaworks.errors import ContractError
 from deltaworks.privacy.paths import vault_reveals
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.vault.cells import CellAddress, open_cell
 from deltaworks.vault.key_pages import SubjectKey
 from deltaworks.vault.namespace_vault import NamespaceVault
-from deltaworks.vault.tables import INSTANT
+from deltaworks.vault.tables import INSTANT, CellAddress, open_cell
 
 REVEALS: Final = pa.schema(
     [

@@ -8,7 +8,7 @@ import typer
 
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command, print_heading, print_line, print_listing
 from deltaworks.cli.status import UNHEALTHY_EXIT_CODE, lake_status
-from deltaworks.control.health.channels import CHANNEL_SETUP_HINT, channel_warning
+from deltaworks.control.health.processes import CHANNEL_SETUP_HINT, channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.project import load_catalog

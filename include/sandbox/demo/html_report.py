@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from deltaworks.charts.bars import column_chart
 from deltaworks.charts.drawing import ChartOptions, escape
-from deltaworks.charts.lines import area_chart, line_chart
 from deltaworks.charts.page import html_table, section, with_legend, write_page
-from deltaworks.charts.series import build_series
+from deltaworks.charts.plots import area_chart, column_chart, line_chart
+from deltaworks.charts.scales import build_series
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport

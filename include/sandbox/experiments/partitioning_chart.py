@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from deltaworks.charts.bars import row_chart
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart
 from deltaworks.charts.page import section, with_legend, write_page
-from deltaworks.charts.series import build_series, named_series
+from deltaworks.charts.plots import line_chart, row_chart
+from deltaworks.charts.scales import build_series, named_series
 from sandbox.experiments.partitioning import PUBLISHED, PartitioningResult
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.dag_ids import dag_id

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver, python_environment
 from tests.faults.harness.fault_project import PIPELINE, FaultProject

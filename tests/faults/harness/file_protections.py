@@ -34,7 +34,7 @@ def _identity(patch: Patch) -> None:
 
 def _append_first(patch: Patch) -> None:
     """Messages are deleted when they are received, as connectors do that keep the list in memory."""
-    from deltaworks.sources.objects.relay.appender import Appender
+    from deltaworks.sources.objects.relay.relay import Appender
 
     append = Appender.append_messages
 
@@ -54,7 +54,7 @@ def _visibility(patch: Patch) -> None:
 
 def _message_quarantine(patch: Patch) -> None:
     """Unusable messages are deleted without a record."""
-    from deltaworks.sources.objects.relay.appender import Appender
+    from deltaworks.sources.objects.relay.relay import Appender
 
     parsed = Appender._parse
     patch.setattr(Appender, "_parse", lambda self, messages: (parsed(self, messages)[0], [], []))
@@ -114,12 +114,12 @@ def _patience(patch: Patch) -> None:
     import botocore.config
 
     from deltaworks.sources.objects import payloads
-    from deltaworks.sources.objects.relay import appender, bucket, intake, lister
+    from deltaworks.sources.objects.relay import bucket, intake, lister, relay
 
     def once(call: Callable[[], Any], **_: Any) -> Any:
         return call()
 
-    for module in (appender, bucket, payloads, intake, lister):
+    for module in (relay, bucket, payloads, intake, lister):
         patch.setattr(module, "retry_outages", once)
     plain = botocore.config.Config
 

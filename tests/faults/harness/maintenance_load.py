@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from tests.faults.harness import mutable_rows
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject

@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.erasure.namespace import Namespace, open_namespace
-from deltaworks.privacy.tokens import token
+from deltaworks.privacy.envelope_encryption import token
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness import mutable_rows
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject

@@ -67,28 +67,28 @@ def _spark_transactions() -> None:
     """Spark's appends and merges carry no transaction, and no look-up checks whether they have landed."""
     from pyspark.sql import DataFrameWriter
 
-    from deltaworks.engine import live_merge, writers
+    from deltaworks.engine import live, writers
 
-    plain_option, plain_announce = DataFrameWriter.option, live_merge._set_transaction
+    plain_option, plain_announce = DataFrameWriter.option, live._set_transaction
 
     def option(self: Any, key: str, value: Any) -> Any:
         return self if key in ("txnAppId", "txnVersion") else plain_option(self, key, value)
 
     def announce(session: Any, step: Any, made: str) -> None:
         plain_announce(session, step, made)
-        session.conf.unset(live_merge._TRANSACTION_APP)
-        session.conf.unset(live_merge._TRANSACTION_VERSION)
+        session.conf.unset(live._TRANSACTION_APP)
+        session.conf.unset(live._TRANSACTION_VERSION)
 
     _replace(DataFrameWriter, "option", option)
-    _replace(live_merge, "_set_transaction", announce)
+    _replace(live, "_set_transaction", announce)
     _replace(writers, "transaction_version", lambda table, app_id: None)
 
 
 def _small_merges() -> None:
     """Disables no protection: all merges into live tables are done by Spark, even for few rows."""
-    from deltaworks.engine import live_merge
+    from deltaworks.engine import live
 
-    _replace(live_merge, "MAX_COLLECTED_ROWS", 0)
+    _replace(live, "MAX_COLLECTED_ROWS", 0)
 
 
 def _replacement_steps() -> None:
@@ -185,7 +185,7 @@ def _ledger_offsets() -> None:
 
 def _stop_flag() -> None:
     """The stop flag is ignored."""
-    from deltaworks.control.health.stop import StopFlag
+    from deltaworks.control.health.heartbeat import StopFlag
 
     _replace(StopFlag, "read", lambda _: None)
 
@@ -286,15 +286,15 @@ class NewestDatabases(PinnedDatabases):
 
 def _fixed_databases() -> None:
     """No database version is fixed for a batch."""
-    from deltaworks.events import parser_inputs
+    from deltaworks.events import parse
 
-    original = parser_inputs.pin_databases
+    original = parse.pin_databases
 
     def unfixed(*positional: Any) -> NewestDatabases | None:
         fixed = original(*positional)
         return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.by_name)
 
-    _replace(parser_inputs, "pin_databases", unfixed)
+    _replace(parse, "pin_databases", unfixed)
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.parse import Parser
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import Parser, ParserInputs
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.specs.pipeline import PipelineSpec

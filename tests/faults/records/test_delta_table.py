@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from deltaworks.control import paths, source_errors
+from deltaworks.control import job, paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
 from deltaworks.recovery.start_over import start_over
@@ -82,7 +82,7 @@ def test_15_a_table_that_is_deleted_and_made_anew(
     sell(project, 3)
     sell(project, 4)
     if not protected:
-        monkeypatch.setattr(source_errors, "delta_error", lambda _: None)
+        monkeypatch.setattr(job, "delta_error", lambda _: None)
 
     told = refusal(spark, project)
 
@@ -110,7 +110,7 @@ def test_15_a_log_that_expired_before_it_was_read(
         commit.unlink()
     if not protected:
         monkeypatch.setattr(delta, "check_versions", lambda *_, **__: None)
-        monkeypatch.setattr(source_errors, "delta_error", lambda _: None)
+        monkeypatch.setattr(job, "delta_error", lambda _: None)
 
     told = refusal(spark, project)
 

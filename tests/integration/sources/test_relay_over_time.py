@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag, read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import FencedError

@@ -18,7 +18,7 @@ from pyspark import TaskContext, cloudpickle
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.events import parser_inputs
+from deltaworks.events import parse
 from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 from deltaworks.sources.base import ObjectSlice
@@ -222,14 +222,14 @@ class NotFixed(Replaced):
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
     """Replaces the database while the next batch is read, after its version was fixed."""
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
-    pin_databases = parser_inputs.pin_databases
+    pin_databases = parse.pin_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
         databases = pin_databases(spec, storage)
         assert databases is not None
         return kind(**{one.name: getattr(databases, one.name) for one in fields(PinnedDatabases)})
 
-    monkeypatch.setattr(parser_inputs, "pin_databases", fixed)
+    monkeypatch.setattr(parse, "pin_databases", fixed)
 
 
 def two_objects(shop: Shop) -> ObjectSlice:

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.engine import live_merge
+from deltaworks.engine import live as live_merge
 from deltaworks.engine.live import start_live_query
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.tables.log import CommitInfo, commit_history

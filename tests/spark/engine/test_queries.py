@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine import progress
-from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_metrics import DriverMetrics
-from deltaworks.engine.progress import ProgressLog
+from deltaworks.engine.driver_host import DriverMetrics
+from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import IngestListener, listener_attached
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

@@ -17,7 +17,7 @@ from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import start_over
-from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.privacy import PrivacySettings
 from tests.spark.engine.conftest import Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, ORDERS, ReprocessHarness
 

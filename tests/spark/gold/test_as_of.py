@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.errors import ContractError
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.intervals import interval_failures
+from deltaworks.gold.plan import interval_failures
 from deltaworks.specs.gold import IntervalsSpec
 from tests.shared_data import SHARED_DATA
 from tests.spark.gold.market_data import (

@@ -14,8 +14,7 @@ from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.gold import event_keys
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.input_views import InputViews, view_name
-from deltaworks.gold.inputs import BUILT_FROM, pin_inputs
+from deltaworks.gold.input_views import BUILT_FROM, InputViews, pin_inputs, view_name
 from deltaworks.gold.parts import Part
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.kubernetes.accounts import accounts
-from deltaworks.kubernetes.spark_pods import pod_settings
+from deltaworks.kubernetes.manifests import accounts
+from deltaworks.kubernetes.pods import pod_settings
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf

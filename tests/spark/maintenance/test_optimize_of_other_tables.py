@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.gold.inputs import read_built_from
+from deltaworks.gold.input_views import read_built_from
 from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.tables.commit import Step, commit_step
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make

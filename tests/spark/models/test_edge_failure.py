@@ -18,12 +18,10 @@ from deltaworks.alerts.raising import alerts
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun
 from deltaworks.errors import ContractError
-from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.predictions import update_prediction_alerts
+from deltaworks.gold.build import rebuild_gold, update_prediction_alerts
 from deltaworks.models.evaluation import MODEL
-from deltaworks.models.repetition import repeat_training
 from deltaworks.models.spans import Fold, TrainingSpan
-from deltaworks.models.training import train_model
+from deltaworks.models.training import repeat_training, train_model
 from tests.unit.models.edge_data import HOURS, START, Signal, edge_project, end_of, minutes
 
 pytestmark = pytest.mark.integration

@@ -9,8 +9,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.models.fitting import fit
-from deltaworks.models.labels import LABEL, label_query
+from deltaworks.models.fitting import LABEL, fit, label_query
 
 COLUMNS = ("errors", "latency")
 

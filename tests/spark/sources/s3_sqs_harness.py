@@ -15,7 +15,7 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.spark_formats.s3_sqs.file_quarantine import FILE_QUARANTINE_KEY
+from deltaworks.sources.spark_formats.s3_sqs.reader import FILE_QUARANTINE_KEY
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec

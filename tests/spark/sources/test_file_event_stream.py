@@ -20,7 +20,7 @@ from deltaworks.sources.objects.file_event_log import FileEventLog, file_events_
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
-from deltaworks.sources.planned_offsets import planned_frame
+from deltaworks.sources.record_source import planned_frame
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.waiting import PATIENCE_SECONDS, eventually

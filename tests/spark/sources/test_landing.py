@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun
-from deltaworks.operations.infer_pipeline import infer_pipeline, write_pipeline
+from deltaworks.operations.pipeline_yaml import infer_pipeline, write_pipeline
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.landing.inputs import find_inputs

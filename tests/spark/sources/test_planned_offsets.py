@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ContractError
-from deltaworks.sources.planned_offsets import planned_frame
+from deltaworks.sources.record_source import planned_frame
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from deltaworks.alerts.channels import SENDERS, Channel, log, open_channels
-from deltaworks.alerts.channels.sns import boto3_sns_sender
+from deltaworks.alerts.channels import SENDERS, Channel, open_channels
+from deltaworks.alerts.channels import senders as log
+from deltaworks.alerts.channels.senders import boto3_sns_sender
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
 from deltaworks.alerts.sending import (

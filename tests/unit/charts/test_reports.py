@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.charts.bars import row_chart
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart
 from deltaworks.charts.page import html_table, section, with_legend, write_page
-from deltaworks.charts.scales import Scale, log_steps
-from deltaworks.charts.series import build_series, named_series
+from deltaworks.charts.plots import line_chart, row_chart
+from deltaworks.charts.scales import Scale, build_series, log_steps, named_series
 
 START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 OPTIONS = ChartOptions(title="Files <b>", x_title="time, UTC", y_title="files", wide=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.cli.completion import pipeline_names, stream_names
+from deltaworks.cli.context import pipeline_names, stream_names
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "include" / "pipelines" / "notes").mkdir()
     (tmp_path / "include" / "relays").mkdir()
     (tmp_path / "include" / "relays" / "bucket.yaml").write_text("relay: bucket")
-    monkeypatch.setattr("deltaworks.cli.completion._root", lambda: tmp_path)
+    monkeypatch.setattr("deltaworks.cli.context._root", lambda: tmp_path)
     return tmp_path
 
 

@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.specs.storage import StorageSpec

@@ -20,9 +20,8 @@ from deltaworks.cli import status as cli_status
 from deltaworks.cli.output import CommandOutput
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
 from deltaworks.control.health.report import read_verdicts, verdict_to_record, write_verdicts
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.held_tables import HeldTable

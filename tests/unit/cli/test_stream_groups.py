@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from deltaworks.cli import app, streams
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.health.groups import group_backoff, group_stop_flag
+from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag
 from deltaworks.control.health.report import check_subject, subjects
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog

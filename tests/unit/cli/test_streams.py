@@ -13,7 +13,7 @@ from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from tests.airflow_server import AirflowServer, airflow_server

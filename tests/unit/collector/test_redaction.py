@@ -15,13 +15,18 @@ from collector.sinks.vault import VaultSink
 from collector.spool_folder import SpoolFolder
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.privacy.envelope_encryption import SealedKind, Sealer, Unsealer, decode_sealed_file
-from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import Context, DataKey
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.envelope_encryption import (
+    Identity,
+    SealedKind,
+    Sealer,
+    Unsealer,
+    decode_sealed_file,
+    suppression_digest,
+    token,
+)
+from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring
 from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression
-from deltaworks.privacy.tokens import suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content
 from tests.unit.collector.spool_harness import WrittenSpool

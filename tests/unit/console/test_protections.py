@@ -12,11 +12,9 @@ import httpx
 import pytest
 from fastapi import Response
 
-from deltaworks.console.application import build_console
-from deltaworks.console.cached_objects import CachedObjects
-from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.application import build_console, file_name
+from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console
-from deltaworks.console.downloads import file_name
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
 from deltaworks.operations.registry import OPERATIONS

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from deltaworks.console.render_lock import RenderLock, release_while_waiting
+from deltaworks.console.table_reads import RenderLock, release_while_waiting
 from tests.waiting import eventually
 
 

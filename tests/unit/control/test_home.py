@@ -10,8 +10,7 @@ import pytest
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.rollback import Rollback
-from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.control.records.generations import Rollback, StartOver, TableLoss
 from deltaworks.errors import ContractError
 
 

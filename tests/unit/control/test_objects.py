@@ -329,7 +329,7 @@ def test_endless_conflicts_are_an_error_and_not_a_lost_race(
     objects.put("there", b"one")
     stored = objects.get("there")
     assert stored is not None
-    monkeypatch.setattr("deltaworks.control.retry.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("deltaworks.control.background.time.sleep", lambda seconds: None)
     proxy.faults = (replace(CONFLICT, times=None),)
 
     with pytest.raises(TransientError, match="no such object exists") as absent:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control.retry import attempts
+from deltaworks.control.background import attempts
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deltaworks.charts.bars import row_chart
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart
 from deltaworks.charts.page import section, with_legend, write_page
+from deltaworks.charts.plots import line_chart, row_chart
 from tests.unit.charts.test_reports import BARS, LINES
 from tests.unit.charts.test_reports import OPTIONS as LINE_OPTIONS
 from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel

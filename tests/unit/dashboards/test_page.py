@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.charts.bars import bin_values
 from deltaworks.charts.drawing import MAX_MARKS, NO_MARKS, Mark, Marks, Span
+from deltaworks.charts.plots import bin_values
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec

@@ -19,7 +19,7 @@ from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
 from deltaworks.cli import metrics
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.weak_secrets import secret_weakness
 from sandbox.servers.landing import queue_url
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.kubernetes.spark_pods import executor_pod
+from deltaworks.kubernetes.pods import executor_pod
 from deltaworks.specs.kubernetes import KubernetesSpec
 
 ROOT = Path(__file__).resolve().parents[3]

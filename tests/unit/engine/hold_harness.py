@@ -17,10 +17,10 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.prepared import PreparedTable
-from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.progress import BatchReport
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.sources.base import ObjectSlice

@@ -20,10 +20,10 @@ from deltaworks.control import paths
 from deltaworks.engine.duplicates import flags as task_flags
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, merge_outputs, write_payloads
-from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.table_set import TableSet
+from deltaworks.engine.writers import FileTarget
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, commit_step

@@ -14,14 +14,14 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
 from deltaworks.engine.recovery import open_batch_processor
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import PinnedDatabases
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.events.source_fields import pin_databases
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from deltaworks.engine.failure_record import failure_record
+from deltaworks.engine.runner import failure_record
 from deltaworks.errors import ContractError
 
 SPARK = "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: "

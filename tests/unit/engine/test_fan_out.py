@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.fan_out import fan_out, partition_columns, write_payloads
-from deltaworks.engine.table_files import FileTarget, TableWriters
+from deltaworks.engine.writers import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.sources.base import split_balanced, useful_task_count
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

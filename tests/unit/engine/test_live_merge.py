@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.engine import live_merge
-from deltaworks.engine.live_merge import LiveMerge
+from deltaworks.engine import live
+from deltaworks.engine.live import LiveMerge
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import replace_where
@@ -125,7 +125,7 @@ def test_dates_without_changes_keep_their_files(hourly: Hourly) -> None:
 
 def test_many_rows_are_left_to_spark(hourly: Hourly, monkeypatch: pytest.MonkeyPatch) -> None:
     hourly.merge({(0, "a"): 1, (0, "b"): 1}, 0)
-    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", 1)
+    monkeypatch.setattr(live, "MAX_COLLECTED_ROWS", 1)
     assert not hourly.merge({(0, "a"): 2}, 1)
     assert hourly.merge({(5, "a"): 2}, 2), "the other date has few"
     assert hourly.counts() == {(0, "a"): 1, (0, "b"): 1, (5, "a"): 2}

@@ -20,7 +20,7 @@ from deltaworks.engine import commit as commit_phase
 from deltaworks.engine import notifications
 from deltaworks.engine.fan_out import partition_columns, write_payloads
 from deltaworks.engine.notifications import with_notifications
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter

@@ -18,7 +18,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage
 from deltaworks.sources.objects.relay.lister import is_listing_requested
-from deltaworks.sources.objects.relay.reconcile import reconcile
+from deltaworks.sources.objects.relay.redrive import reconcile
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

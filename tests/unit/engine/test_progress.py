@@ -19,9 +19,8 @@ from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
-from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
-from deltaworks.engine.progress import ProgressLog
+from deltaworks.engine.driver_host import CountingObjectStore, DriverMetrics
+from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit

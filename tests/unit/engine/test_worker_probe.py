@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.engine.worker_probe import probe_payload
+from deltaworks.engine.fan_out import probe_payload
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec

@@ -14,7 +14,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
-from deltaworks.sources.objects.relay.reconcile import Reconciliation, reconcile
+from deltaworks.sources.objects.relay.redrive import Reconciliation, reconcile
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec

@@ -23,7 +23,7 @@ from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.recovery.repair.log_gap import repair_log
 from deltaworks.recovery.repair.lost_files import repair_files, repair_table
 from deltaworks.recovery.reprocess.plan import ReprocessRequest

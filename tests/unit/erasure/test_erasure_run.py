@@ -18,9 +18,9 @@ from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
+from deltaworks.privacy.envelope_encryption import suppression_digest
 from deltaworks.privacy.paths import control_path
 from deltaworks.privacy.suppression import read_suppression
-from deltaworks.privacy.tokens import suppression_digest
 from tests.unit.erasure.people_lake import DAY, INVOICES, QUARANTINE, PeopleLake
 
 

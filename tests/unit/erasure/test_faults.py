@@ -14,8 +14,7 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
-from deltaworks.control.records.erasure import GRANTED_STATES, Erasures
-from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.control.records.erasure import GRANTED_STATES, Erasures, PurgedTable
 from deltaworks.erasure import erasure_run, person_resolution, purge_table, vacuum_purged
 from deltaworks.erasure import suppression as suppressing
 from deltaworks.erasure.purge_table import TablePurger

@@ -12,7 +12,7 @@ from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.erasure import erasure_run
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.operations.base import OperationContext
-from deltaworks.operations.erase import EraseOptions, erase
+from deltaworks.operations.privacy import EraseOptions, erase
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from tests.unit.erasure.landed_people import LandedPeople, order

@@ -24,7 +24,7 @@ from deltaworks.events.error_isolation import number_events
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.privacy.tokens import token
+from deltaworks.privacy.envelope_encryption import token
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 

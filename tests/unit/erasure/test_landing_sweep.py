@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.records.replacements import ReplacedObject, Replacements, WrittenObject
+from deltaworks.control.records.reprocess import ReplacedObject, Replacements, WrittenObject
 from deltaworks.erasure import landing_sweep
-from deltaworks.sources.objects.replacement_tags import ReplacementTags
+from deltaworks.sources.objects.payloads import ReplacementTags
 from tests.unit.erasure.landed_people import LandedPeople, order
 from tests.unit.sources.conftest import aws_endpoint, landing
 from tests.unit.sources.objects.relay.relay_harness import relay_of, running

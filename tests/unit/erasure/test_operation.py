@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control import clock
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.erase import EraseOptions, erase
+from deltaworks.operations.privacy import EraseOptions, erase
 from deltaworks.operations.registry import get_operation
 from tests.unit.erasure.people_lake import PeopleLake
 from tests.unit.erasure.test_erasure_run import ask, request_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.locks.reread_lease import reread_lease
+from deltaworks.control.locks.lease import reread_lease
 from deltaworks.erasure import purge_window, reapply
 from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
@@ -18,7 +18,7 @@ from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.privacy.suppression import NO_SUPPRESSION
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine

@@ -17,9 +17,8 @@ from deltaworks.erasure import personal_tables, remaining_references
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.gold.inputs import pin_inputs
-from deltaworks.gold.refresh import was_erased_since
-from deltaworks.gold.shadow import find_shadows, shadow_state
+from deltaworks.gold.input_views import pin_inputs
+from deltaworks.gold.refresh import find_shadows, shadow_state, was_erased_since
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.unit.erasure.people_lake import DAY, ORDERS, SHOP, PeopleLake, add_rows

@@ -20,12 +20,18 @@ from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumber
 from deltaworks.events.columnar_redaction import EventTypeRedactor
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys, SealKeys
-from deltaworks.privacy.envelope_encryption import SealedKind, SealedPayload, unseal_bytes
-from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.envelope_encryption import (
+    Identity,
+    SealedKind,
+    SealedPayload,
+    derive_day_key,
+    suppression_digest,
+    token,
+    unseal_bytes,
+)
 from deltaworks.privacy.keys.base import DataKey
-from deltaworks.privacy.scanning import Scanner
+from deltaworks.privacy.redactor import Scanner
 from deltaworks.privacy.suppression import Suppression
-from deltaworks.privacy.tokens import derive_day_key, suppression_digest, token
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
-from deltaworks.specs.sources.payload import Compression
+from deltaworks.specs.sources.records import Compression
 
 
 def zstd(data: bytes) -> bytes:

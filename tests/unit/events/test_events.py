@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.event_ids import EventIdReader
+from deltaworks.events.envelope import EventIdReader
 from deltaworks.events.events import EventReader, Router, parent_objects, value_at
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.lossless_numbers import parse_lossless

@@ -22,7 +22,7 @@ from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import BudgetSpec
+from deltaworks.specs.sources.records import BudgetSpec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 GOOD = b'{"n":"good","t":1700000000,"id":"g","c":"x"}'

@@ -22,8 +22,8 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.sources.payload import PayloadSpec
+from deltaworks.specs.sources.records import PayloadSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 

@@ -15,7 +15,7 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumn, to_records
-from deltaworks.events.prepared_table_schema import conform_prepared_table
+from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import write_file

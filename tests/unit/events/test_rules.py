@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.engine.fan_out import write_payloads
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.conversion import RuleChecker, RuleEngine
 from deltaworks.events.parse import Parser
-from deltaworks.events.rules import RuleChecker, RuleEngine
 from deltaworks.events.task_findings import TaskFindings
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from tests.examples import examples

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events.columns import convert_column
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.events.time_zones import EPOCH, MICROSECOND, NonexistentTime, instant_us, instants_us
+from deltaworks.events.time_patterns import EPOCH, MICROSECOND, NonexistentTime, instant_us, instants_us
 from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import parse_type
 from tests.examples import examples

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
-from deltaworks.feeds.feed import Feed
 from deltaworks.feeds.messages import DeadReason, Message
+from deltaworks.feeds.process import Feed
 from deltaworks.feeds.sinks.base import SendOutcome, Sink
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.feeds.feed import Feed
+from deltaworks.feeds.process import Feed
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.loading import load_spec

@@ -12,9 +12,8 @@ import pytest
 
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import StopFlag, read_heartbeat
 from deltaworks.control.health.report import check_subject, subjects
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason
 from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, FeedAlerts, FeedsProcess

@@ -15,7 +15,7 @@ import sqlglot
 from deltalake import CommitProperties, write_deltalake
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, PinnedInput
+from deltaworks.gold.input_views import BUILT_FROM, FINGERPRINT, PinnedInput
 from deltaworks.gold.parts import Part
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import TableJob

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.gold.duplicates import Arrivals, find_duplicates, find_duplicates_in_rows
+from deltaworks.gold.event_keys import Arrivals, find_duplicates, find_duplicates_in_rows
 from deltaworks.gold.parts import Part, part_from_hours
 from tests.examples import examples
 

@@ -9,8 +9,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.write_turn import TurnRecord
-from deltaworks.gold import input_compaction
-from deltaworks.gold.input_compaction import compact_inputs, compactable_inputs
+from deltaworks.gold import refresh_loop
+from deltaworks.gold.refresh_loop import compact_inputs, compactable_inputs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
@@ -28,7 +28,7 @@ def spec(tmp_path: Path) -> PipelineSpec:
 
 @pytest.fixture
 def lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(input_compaction, "MIN_FILES", FILES)
+    monkeypatch.setattr(refresh_loop, "MIN_FILES", FILES)
     return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
@@ -72,7 +72,7 @@ def test_the_oldest_files_are_compacted_first(lake: Lake, spec: PipelineSpec, mo
     assert opened is not None
     before = rows(lake, key)
     sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
-    monkeypatch.setattr(input_compaction, "MAX_MERGE_BYTES", 3 * max(sizes))
+    monkeypatch.setattr(refresh_loop, "MAX_MERGE_BYTES", 3 * max(sizes))
 
     assert merge(lake, spec) == 1
     assert (rows(lake, key), files(lake, key)) == (before, FILES - 2)

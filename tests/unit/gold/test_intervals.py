@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.gold.intervals import changes_by_row_diff
+from deltaworks.gold.plan import changes_by_row_diff
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake

@@ -21,7 +21,7 @@ from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold import build, table_build
 from deltaworks.gold.build import GoldBuildResult, rebuild_gold
-from deltaworks.gold.inputs import PinnedInput, pin_inputs, read_built_from
+from deltaworks.gold.input_views import PinnedInput, pin_inputs, read_built_from
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import GoldTableResult, build_table
 from deltaworks.specs.gold import DedupeSpec

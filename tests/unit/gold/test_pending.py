@@ -12,8 +12,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
-from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, pin_inputs
-from deltaworks.gold.pending import pending_gold
+from deltaworks.gold.input_views import BUILT_FROM, FINGERPRINT, pin_inputs
+from deltaworks.gold.refresh import pending_gold
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

@@ -13,8 +13,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import references
-from deltaworks.gold.pending import pending_gold
 from deltaworks.gold.references import ReferenceResult, refresh_references
+from deltaworks.gold.refresh import pending_gold
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.tables.lake import Lake

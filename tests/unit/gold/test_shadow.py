@@ -11,10 +11,9 @@ from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.gold import shadow as module
-from deltaworks.gold.inputs import BuiltFrom
-from deltaworks.gold.refresh import is_behind
-from deltaworks.gold.shadow import find_shadows, plan_refresh, remove_shadow, shadow_state
+from deltaworks.gold import refresh as module
+from deltaworks.gold.input_views import BuiltFrom
+from deltaworks.gold.refresh import find_shadows, is_behind, plan_refresh, remove_shadow, shadow_state
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake

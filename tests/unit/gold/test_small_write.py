@@ -13,10 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.gold import small_write
+from deltaworks.gold import table_build
 from deltaworks.gold.file_scan import FileScan, file_paths
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
-from deltaworks.gold.small_write import write_small_answer
+from deltaworks.gold.table_build import write_small_answer
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import replace_where
@@ -175,7 +175,7 @@ def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypa
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
-    monkeypatch.setattr(small_write, "accepts_file_commits", lambda *arguments: True)
+    monkeypatch.setattr(table_build, "accepts_file_commits", lambda *arguments: True)
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
     assert minutes.rows() == {(hour, "a"): 1}
 
@@ -183,7 +183,7 @@ def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypa
 def test_large_answers_are_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
-    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", 1)
+    monkeypatch.setattr(table_build, "MAX_COLLECTED_ROWS", 1)
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
     assert minutes.rows() == {(hour, "a"): 1}

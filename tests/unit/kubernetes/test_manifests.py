@@ -12,10 +12,9 @@ import pytest
 import yaml
 
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.manifests import manifests, secret_keys, to_yaml
+from deltaworks.kubernetes.manifests import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP, manifests, secret_keys, to_yaml
 from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
-from deltaworks.kubernetes.settings import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP
-from deltaworks.kubernetes.spark_pods import driver_pod, driver_variables, executor_pod
+from deltaworks.kubernetes.pods import driver_pod, driver_variables, executor_pod
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deltaworks.kubernetes.manifests import manifests, to_yaml
-from deltaworks.kubernetes.settings import read_variables
-from deltaworks.kubernetes.spark_pods import driver_pod, executor_pod
+from deltaworks.kubernetes.manifests import manifests, read_variables, to_yaml
+from deltaworks.kubernetes.pods import driver_pod, executor_pod
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import Rendered
 from tests.unit.kubernetes.schemas import VERSIONS, check, kubernetes_validate

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.settings import read_variables, reject_secrets
+from deltaworks.kubernetes.manifests import read_variables, reject_secrets
 from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, Rendered, write_collector
 from tests.unit.specs.conftest import RELAY, write_project
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.lineage.emitter import Emitter
 from deltaworks.lineage.events import build_event, open_client
+from deltaworks.lineage.runs import Emitter
 from deltaworks.specs.environment import LineageSpec
 from tests.unit.lineage.backend import running_backend
 
@@ -72,7 +72,7 @@ def test_an_unavailable_backend_is_logged_once(caplog: pytest.LogCaptureFixture)
             [
                 record
                 for record in caplog.records
-                if record.levelname == "WARNING" and record.name == "deltaworks.lineage.emitter"
+                if record.levelname == "WARNING" and record.name == "deltaworks.lineage.runs"
             ]
         )
         == 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.lineage.datasets import Column, Dataset
-from deltaworks.lineage.gold_columns import column_origins
+from deltaworks.lineage.datasets import Column, Dataset, column_origins
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 EVENTS = Dataset("s3://lake", "tables/games/events", {"event_date": "date", "device_id": "string", "amount": "double"})

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from deltaworks.lineage.datasets import Dataset, stream_inputs, stream_outputs
-from deltaworks.lineage.emitter import Emitter
 from deltaworks.lineage.events import build_event
-from deltaworks.lineage.runs import PARENT_VARIABLE, LineageRun, batch_lineage
+from deltaworks.lineage.runs import PARENT_VARIABLE, Emitter, LineageRun, batch_lineage
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import LineageSpec
 from deltaworks.specs.project import load_catalog

@@ -18,9 +18,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.generations import Generations
-from deltaworks.control.records.rollback import Rollback
-from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.control.records.generations import Generations, Rollback, StartOver, TableLoss
 from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.metrics.families import FAMILIES
 from deltaworks.metrics.grafana import dashboard, dashboard_json, expressions
+from deltaworks.metrics.samples import FAMILIES
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 FIGURE = re.compile(r"\bdeltaworks_\w+")

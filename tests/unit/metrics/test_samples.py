@@ -20,9 +20,14 @@ from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
-from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
-from deltaworks.metrics.families import FAMILIES, markdown_table
-from deltaworks.metrics.samples import read_samples
+from deltaworks.metrics.samples import (
+    FAMILIES,
+    MetricsCollector,
+    build_registry,
+    markdown_table,
+    read_samples,
+    serve_metrics,
+)
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from tests.recording_objects import NotingObjects

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.models.expression import (
+from deltaworks.models.fitting import (
     Leaf,
     Node,
     Split,

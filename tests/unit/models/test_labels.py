@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.models.labels import label_query
+from deltaworks.models.fitting import label_query
 
 Row = tuple[str | None, int]
 State = tuple[str | None, int, bool]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.models.bootstrap import area_gain
-from deltaworks.models.metrics import RankedScores, average_precision, brier_score, calibration_table
+from deltaworks.models.alarms import RankedScores, average_precision, brier_score, calibration_table
+from deltaworks.models.evaluation import area_gain
 
 SCORED = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30)
 

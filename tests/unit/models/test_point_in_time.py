@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.models.labels import LABEL, label_query
-from deltaworks.models.metrics import average_precision
+from deltaworks.models.alarms import average_precision
+from deltaworks.models.fitting import LABEL, label_query
 from tests.unit.gold.gold_planning import empty_database, in_duckdb
 from tests.unit.models.edge_data import BY_EVENT_TIME, SHIPPED, Signal, minutes
 

@@ -245,7 +245,7 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(
 
 @pytest.mark.parametrize("night", [True, False])
 def test_nightly_limits_apply_only_to_nightly_maintenance(harness: ApprovalHarness, night: bool) -> None:
-    from deltaworks.operations.nightly_limits import apply_nightly_limits
+    from deltaworks.operations.maintenance import apply_nightly_limits
 
     said: list[str] = []
     harness.home.objects.put(paths.first_maintenance("shop"), b"torn, so that it is the first night")

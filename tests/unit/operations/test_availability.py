@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.operations.availability import restrictions, unavailable_reason
+from deltaworks.operations.dag_forms import restrictions, unavailable_reason
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog

@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE

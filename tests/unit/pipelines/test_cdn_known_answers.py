@@ -12,7 +12,7 @@ import pytest
 from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.rules.backtest import backtest
-from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.evaluation import minute_text
 from deltaworks.rules.overrides import with_overrides
 from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from deltaworks.rules.minutes import minute_of
+from deltaworks.rules.evaluation import minute_of
 from deltaworks.rules.rule_query import rule_query
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import PROJECT_ROOT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from deltaworks.privacy.ip_truncation import truncate_ip
-from deltaworks.privacy.tokens import is_token, token
+from deltaworks.privacy.envelope_encryption import is_token, token
+from deltaworks.privacy.redactor import truncate_ip
 
 GONE = object()
 

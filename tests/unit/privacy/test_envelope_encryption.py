@@ -13,6 +13,7 @@ from deltaworks.errors import ContractError, TransientError
 from deltaworks.privacy.envelope_encryption import (
     DATA_KEY_SECONDS,
     MAX_OUTAGE_SECONDS,
+    Identity,
     Nonces,
     SealedFrame,
     SealedKind,
@@ -22,9 +23,7 @@ from deltaworks.privacy.envelope_encryption import (
     decode_sealed_file,
     encode_sealed_file,
 )
-from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey, KeyService
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey, KeyService, LocalKeyring
 
 ADA = Identity("p1_a", "email", "p1_b", "ada@example.org", 1_700_000_000_000)
 LINK = Identity("p1_a", "device", "p1_c", None, 1_700_000_000_000)

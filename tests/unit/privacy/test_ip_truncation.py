@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.privacy.ip_truncation import truncate_ip
+from deltaworks.privacy.redactor import truncate_ip
 
 
 @pytest.mark.parametrize(

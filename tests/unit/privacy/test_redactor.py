@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
 from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
 from deltaworks.privacy.suppression import Suppression
-from deltaworks.privacy.tokens import derive_day_key, is_token, suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.privacy.reference_redactor import redact_slowly as slowly
 

@@ -9,8 +9,8 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
+from deltaworks.privacy.envelope_encryption import suppression_digest, token
 from deltaworks.privacy.suppression import NO_SUPPRESSION, SuppressionRecord, merge_records, read_suppression
-from deltaworks.privacy.tokens import suppression_digest, token
 
 KEY = bytes(32)
 ADA = token(KEY, kind="player", value="ada")

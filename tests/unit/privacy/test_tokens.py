@@ -9,7 +9,7 @@ import hmac
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.privacy.tokens import (
+from deltaworks.privacy.envelope_encryption import (
     RANDOM_TOKEN_PREFIX,
     TOKEN_LENGTH,
     derive_day_key,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.chunks import BatchMetadata
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.sources.objects.file_event_log import FILE_EVENT_SCHEMA, event_time_us, file_events_key
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import Catalog

@@ -17,7 +17,7 @@ from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.replacements import ReplacedObject, Replacements
+from deltaworks.control.records.reprocess import ReplacedObject, Replacements
 from deltaworks.engine.object_status import ObjectStatusReader
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows

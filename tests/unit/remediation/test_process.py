@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.channels.sns import publish, sns_message
+from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.health.report import subjects
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.remediation.process import RemediationProcess, find_remediation

@@ -10,8 +10,8 @@ import pytest
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.errors import TransientError
+from deltaworks.remediation.remediator import TrafficClient
 from deltaworks.remediation.step_notifier import resolve_hold_alerts
-from deltaworks.remediation.traffic import TrafficClient
 from deltaworks.rules.subjects import UNKNOWN
 from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import Director, running_director

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import StopFlag, read_heartbeat
 from deltaworks.control.health.report import check_subject, subjects
-from deltaworks.control.health.stop import StopFlag
 from deltaworks.rules import process
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.rules.process import RuleProcess

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.alerts.raising import read_alert
 from deltaworks.errors import ConcurrencyError
-from deltaworks.rules import delivery, rule_evaluator
+from deltaworks.rules import rule_alerts, rule_evaluator
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import RuleState
 from tests.unit.rules.rule_harness import RATE, START, RuleHarness, minute_row, rules_project
@@ -123,7 +123,7 @@ def test_an_undelivered_outbox_is_delivered_by_the_next_process(
 
     def killed(objects: object, outbox: object) -> None:
         if dies_after == "alert":
-            delivery.deliver(objects, outbox)  # type: ignore[arg-type]
+            rule_alerts.deliver(objects, outbox)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -153,7 +153,7 @@ def test_a_resolved_episode_is_not_raised_again(harness: RuleHarness) -> None:
     )
     again = [item.replace(kind=kind) for kind, item in (("raise", _telling(stored)), ("resolve", _telling(stored)))]
 
-    delivery.deliver(harness.objects, again)
+    rule_alerts.deliver(harness.objects, again)
 
     assert [kind for kind, _ in harness.sent()] == ["raised", "resolved"]
     assert evaluator.state.outbox == ()

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.rules.backtest import backtest
-from deltaworks.rules.minutes import minute_start, parse_minute
+from deltaworks.rules.evaluation import minute_start, parse_minute
 from generator.viewing import Report, Viewer, view_events
 from tests.unit.pipelines.shipped_lake import ShippedLake
 from tests.unit.rules.rule_harness import RuleHarness

@@ -21,12 +21,12 @@ from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.task_isolation import (
     RecordWindows,
+    TaskOutput,
     isolate_records,
     open_isolated,
     read_objects_isolated,
     read_records_isolated,
 )
-from deltaworks.sources.task_output import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation, crash_cause
 from deltaworks.specs.storage import StorageSpec
 from tests.examples import examples

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.engine.fan_out import merge_outputs
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.records import ReadStatistics
-from deltaworks.sources.task_output import TaskOutput, sort_by_task, sum_read_statistics
+from deltaworks.sources.task_isolation import TaskOutput, sort_by_task, sum_read_statistics
 from deltaworks.tables.files import WrittenFile
 
 NAMES = st.text(min_size=1, max_size=8)

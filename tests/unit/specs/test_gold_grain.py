@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.gold.inputs import fingerprint
+from deltaworks.gold.input_views import fingerprint
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec
 from deltaworks.specs.loading import read_declaration

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs import table_rules
+from deltaworks.specs import table
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.table_rules import table_rule_problem
+from deltaworks.specs.table import table_rule_problem
 
 COLUMNS = {
     "event_time": "timestamp",
@@ -98,17 +98,17 @@ def test_a_valid_rule_is_cached_until_its_columns_or_the_code_change(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     judged: list[str] = []
-    judge = table_rules._validate
+    judge = table._validate
 
     def counted(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         judged.append(check)
         return judge(check, columns)
 
-    monkeypatch.setattr(table_rules, "_validate", counted)
+    monkeypatch.setattr(table, "_validate", counted)
 
     def problem_in_a_new_process(columns: dict[str, str] = COLUMNS) -> str | None:
-        table_rules._cached_problem.cache_clear()
-        table_rules._rule_cache.cache_clear()
+        table._cached_problem.cache_clear()
+        table._rule_cache.cache_clear()
         return table_rule_problem("level > 0", columns)
 
     assert [problem_in_a_new_process() for _ in range(3)] == [None] * 3
@@ -117,11 +117,11 @@ def test_a_valid_rule_is_cached_until_its_columns_or_the_code_change(
     assert "Cannot compare" in str(problem_in_a_new_process(COLUMNS | {"level": "array<int>"}))
     assert len(judged) == 2
 
-    monkeypatch.setattr(table_rules, "code_digest", lambda libraries, files: "another DuckDB")
+    monkeypatch.setattr(table, "code_digest", lambda libraries, files: "another DuckDB")
     assert problem_in_a_new_process() is None
     assert len(judged) == 3
 
-    monkeypatch.setattr(table_rules, "code_digest", lambda libraries, files: "")
+    monkeypatch.setattr(table, "code_digest", lambda libraries, files: "")
     assert [problem_in_a_new_process() for _ in range(2)] == [None] * 2
     assert len(judged) == 5
 
@@ -130,7 +130,7 @@ def test_an_invalid_rule_is_never_cached(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     for _ in range(2):
-        table_rules._cached_problem.cache_clear()
+        table._cached_problem.cache_clear()
         assert "not boolean" in str(table_rule_problem("amount + 1", COLUMNS))
 
     assert list(tmp_path.rglob("*.json")) == []

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.envelope_encryption import Identity
+from deltaworks.privacy.keys.base import LocalKeyring
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.key_pages import SubjectKeys
+from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of, seal_file
 

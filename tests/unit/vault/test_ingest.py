@@ -16,20 +16,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, open_objects
-from deltaworks.control.records.vault import read_vault_heartbeat
+from deltaworks.control.records.erasure import read_vault_heartbeat
 from deltaworks.errors import TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import TOKEN_PURPOSE, key_context
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.envelope_encryption import Identity, suppression_digest
+from deltaworks.privacy.keys.base import TOKEN_PURPOSE, LocalKeyring, key_context
 from deltaworks.privacy.keys.stored_keys import get_or_create_key
 from deltaworks.privacy.suppression import SuppressionRecord
-from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.vault.cells import CellAddress, open_cell
 from deltaworks.vault.job import maintain, run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
-from deltaworks.vault.tables import VaultTables
+from deltaworks.vault.tables import CellAddress, VaultTables, open_cell
 from tests.unit.vault.vault_harness import (
     AT_MS,
     DAY_MS,

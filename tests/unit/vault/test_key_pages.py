@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import ContractError
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.keys.base import LocalKeyring
 from deltaworks.privacy.paths import vault_key_page, vault_page_of
-from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.key_pages import SubjectKeys
-from deltaworks.vault.rotation import rotate
+from deltaworks.vault.job import rotate
+from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 
 NAMESPACE = "players"
 

@@ -13,12 +13,11 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.privacy.keys.base import EPOCH_PURPOSE, SEAL_PURPOSE, key_context
 from deltaworks.privacy.keys.kms import KmsKeyService
-from deltaworks.specs.privacy_settings import KmsSpec
+from deltaworks.specs.privacy import KmsSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.isolation import check_isolation
-from deltaworks.vault.key_pages import SubjectKeys
-from deltaworks.vault.rotation import rotate
+from deltaworks.vault.job import rotate
+from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
+from deltaworks.vault.namespace_vault import check_isolation
 from tests.moto_server import running_moto
 
 NAMESPACE = "players"
@@ -76,7 +75,7 @@ def test_a_bucket_that_is_replicated_is_refused(vault: StorageSpec, monkeypatch:
         ReplicationConfiguration={"Role": "arn:aws:iam::123456789012:role/copies", "Rules": [rule]},
     )
     # S3 replicates versioned buckets alone: that one answer is left out, so that the other is what refuses.
-    monkeypatch.setattr("deltaworks.vault.isolation._VERSIONED_STATES", ())
+    monkeypatch.setattr("deltaworks.vault.namespace_vault._VERSIONED_STATES", ())
 
     with pytest.raises(ConfigError, match="replication is enabled"):
         check_isolation(vault)

@@ -14,15 +14,15 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.privacy import RevealOptions, reveal
 from deltaworks.operations.registry import get_operation
-from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.envelope_encryption import Identity
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.vault import cells
 from deltaworks.vault import reveal as revealing
-from deltaworks.vault.cells import CellAddress
+from deltaworks.vault import tables
 from deltaworks.vault.job import run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault
+from deltaworks.vault.tables import CellAddress
 from tests.unit.vault.vault_harness import NAMESPACE, email_of, subject_of
 
 Seal = Callable[[str, Sequence[Identity]], str]
@@ -81,8 +81,8 @@ def swap_cells(home: NamespaceVault) -> None:
     # Under one key, so that nothing but the associated data tells the rows apart.
     key = home.keys.get([bob["subject"]])[bob["subject"]]
     place = CellAddress(NAMESPACE, bob["subject"], bob["kind"], bob["token"])
-    other = cells.seal_cell("swapped", home.keys.get([ada["subject"]])[ada["subject"]], place)
-    assert cells.open_cell(bob["value"], key, place) == "bob@example.org"
+    other = tables.seal_cell("swapped", home.keys.get([ada["subject"]])[ada["subject"]], place)
+    assert tables.open_cell(bob["value"], key, place) == "bob@example.org"
     ada |= {"value": other, "key_version": -1}
     home.tables.merge_identities(pa.Table.from_pylist([ada], schema=rows.schema))
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy import paths
-from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
-from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.envelope_encryption import Identity, SealedFrame, SealedKind, Sealer, encode_sealed_file, token
 from deltaworks.privacy.keys.base import UNREADABLE_PURPOSE, KeyService, key_context
 from deltaworks.privacy.keys.stored_keys import get_or_create_key
-from deltaworks.privacy.tokens import token
 from deltaworks.specs.environment import EnvironmentSpec
 
 NAMESPACE = "players"

@@ -12,9 +12,8 @@ from typing import Any
 
 from deltaworks.airflow.names import server_path
 from deltaworks.errors import DeltaworksError
-from deltaworks.operations.availability import restrictions
 from deltaworks.operations.base import Operation
-from deltaworks.operations.dag_forms import DagForm
+from deltaworks.operations.dag_forms import DagForm, restrictions
 from deltaworks.specs.dag_ids import split_dag_id
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.mutation import MutationsSpec

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deltaworks.alerts.channels.base import Channel, ChannelProblem, Send
-from deltaworks.alerts.channels.log import log_sender
-from deltaworks.alerts.channels.sns import boto3_sns_sender, subscription_problems
-from deltaworks.alerts.channels.webhook import webhook_sender
+from deltaworks.alerts.channels.senders import (
+    Channel,
+    ChannelProblem,
+    Send,
+    boto3_sns_sender,
+    log_sender,
+    subscription_problems,
+    webhook_sender,
+)
 from deltaworks.specs.environment import AlertsSpec, SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 

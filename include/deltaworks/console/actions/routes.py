@@ -1,6 +1,7 @@
 """Routes of actions: the form, its submission, the run, and the confirmation of a count.
 
-A submission redirects with 303 to the run's page, so that going back or reloading sends nothing again.
+A submission redirects with 303 to the run's page, so that going back or reloading sends nothing again. It must come
+from a page of this server, which is checked here: Airflow checks no origin, and cookies are sent with every request.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -17,15 +18,38 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from deltaworks.console.actions import steps
-from deltaworks.console.actions.available import Action, find_action
 from deltaworks.console.actions.fields import FormError
-from deltaworks.console.actions.origin import is_same_origin
+from deltaworks.console.actions.steps import Action, find_action
 from deltaworks.console.console import Console
 from deltaworks.console.host import Person
 from deltaworks.console.page_builder import HEADERS, RequestData, build_frame
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
+
+
+def is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Returns whether the browser's headers say that a page of this origin sent the request.
+
+    Browsers send `Sec-Fetch-Site` on secure pages and `Origin` with every POST; scripts can set neither. A request
+    without both was not sent by a browser form. One wrong header is enough to reject the request. A proxy may pass the
+    host as `X-Forwarded-Host`, which no form can set.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is None and origin is None:
+        return False
+    if site is not None and site != "same-origin":
+        return False
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    forwarded = headers.get("x-forwarded-host", "").partition(",")[0].strip()
+    hosts = {host.lower() for host in (headers.get("host", ""), forwarded) if host}
+    return parts.scheme in ("http", "https") and parts.netloc.lower() in hosts
+
 
 ROUTE: Final = "/actions/{operation}/{subject}"
 _THREADS = 4

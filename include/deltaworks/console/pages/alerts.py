@@ -10,10 +10,9 @@ from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.raising import alerts as stored_alerts
 from deltaworks.alerts.silences import Silence, active_silence, subject_words
 from deltaworks.alerts.silences import silences as stored_silences
-from deltaworks.console.alert_subjects import alert_dag
 from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.open_issues import alert_next_step, alert_observation, severity_rank
+from deltaworks.console.pages.open_issues import alert_dag, alert_next_step, alert_observation, severity_rank
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.control import paths
 from deltaworks.control.paths import silences as silences_folder

@@ -10,8 +10,7 @@ from typing import Final
 from deltaworks.console.page_context import PageContext, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.nights import OPTIMIZE_TASKS
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import read_summaries
+from deltaworks.console.paging import Rows, page_rows, read_summaries
 from deltaworks.control.paths import nights_summary, stream_hours, tables_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summaries.stream import HourSummary, read_hours

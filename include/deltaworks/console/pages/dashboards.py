@@ -11,8 +11,7 @@ from typing import Final
 
 from deltaworks.console.page_context import PageContext, PageError, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.render_lock import release_while_waiting
-from deltaworks.console.table_reads import DASHBOARD_LIMITS, read_tables
+from deltaworks.console.table_reads import DASHBOARD_LIMITS, read_tables, release_while_waiting
 from deltaworks.dashboards.spans import parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.dashboards import DashboardSpec

@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from deltaworks.alerts.erasures import OVERDUE, ErasureFinding, check_deadline, retention_of
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import StoredSummary, read_summaries, read_summary
+from deltaworks.console.paging import Rows, StoredSummary, page_rows, read_summaries, read_summary
 from deltaworks.console.table_reads import read_tables
 from deltaworks.control.paths import erasures_summary
 from deltaworks.control.summaries.erasures import GRANTED_STATES, ErasureRow, ErasuresSummary

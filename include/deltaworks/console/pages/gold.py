@@ -10,8 +10,7 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import read_summary
+from deltaworks.console.paging import Rows, page_rows, read_summary
 from deltaworks.control import paths
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.summaries import read_summary, to_dict
+from deltaworks.console.paging import read_summary, to_dict
 from deltaworks.console.table_reads import read_tables
 from deltaworks.control.paths import mutations_summary
 from deltaworks.control.summaries.mutations import MutationsSummary

@@ -10,8 +10,7 @@ from typing import Any
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import read_summaries, read_summary, to_dict
+from deltaworks.console.paging import Rows, page_rows, read_summaries, read_summary, to_dict
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.provenance import maintenance_dag_id
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary

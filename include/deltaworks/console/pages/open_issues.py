@@ -1,26 +1,62 @@
 """Open issues: each with its cause, since when, the next step, and the suggested action.
 
 An unhealthy verdict on a stream and the alert of that verdict are one issue, which is shown as in the current verdict.
-Other alerts on the same stream are issues of their own.
+Other alerts on the same stream are issues of their own. An alert's subject determines the DAG whose readers may see it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from deltaworks.alerts.raising import Alert, alerts
-from deltaworks.console.alert_subjects import alert_dag, pipeline_of
 from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
 from deltaworks.errors import DeltaworksError
 from deltaworks.errors.conditions import SEVERITIES, alert_for_verdict, catalog, next_step_for, verdict_alerts
-from deltaworks.specs.dag_ids import HEALTH_DAG
+from deltaworks.operations.registry import get_operation
+from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id, split_dag_id
+from deltaworks.specs.groups import group_of, stream_dag_id
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+
+_SEPARATORS = re.compile(r"[ .:/]")
+
+
+def pipeline_of(catalog: Catalog, subject: str) -> str:
+    """Returns the pipeline that a subject belongs to; empty if there is none."""
+    for word in [word for word in _SEPARATORS.split(subject) if word][:2]:
+        name = split_dag_id(word)[0] or word
+        if catalog.declares("pipeline", name):
+            return name
+    return ""
+
+
+def alert_dag(catalog: Catalog, subject: str) -> str:
+    """Returns the DAG whose readers may see alerts on a subject such as `stream games`, `games.purchase` or
+    `games__gold.rebuild`.
+    """
+    words = [word for word in _SEPARATORS.split(subject) if word]
+    namespace, separator, _ = subject.partition(" ")
+    if separator and namespace in catalog.namespaces:
+        # The subject is an erasure request. Readers of the erasure DAG see its alerts.
+        return get_operation("erase").dag_id(namespace)
+    pipeline = pipeline_of(catalog, subject)
+    if pipeline and words[0] != "relay":
+        return stream_dag_id(pipeline, group_of(catalog, pipeline))
+    if words and split_dag_id(words[0])[1] == "relay":
+        return words[0]
+    if len(words) >= 2 and words[0] in ("relay", "remediation", "feeds"):
+        return dag_id(words[1], words[0])
+    return HEALTH_DAG
+
 
 _VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"

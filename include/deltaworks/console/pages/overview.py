@@ -16,8 +16,7 @@ from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadl
 from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
 from deltaworks.control import paths
 from deltaworks.control.health import report as health_report
-from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.processes import process_reports
+from deltaworks.control.health.processes import channel_warning, process_reports
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict
 from deltaworks.control.summaries.stream import recent_freshness

@@ -12,8 +12,7 @@ from typing import Final
 from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import read_summaries, read_summary
+from deltaworks.console.paging import Rows, page_rows, read_summaries, read_summary
 from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.operations.registry import get_operation

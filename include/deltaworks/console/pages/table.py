@@ -8,10 +8,10 @@ from datetime import UTC, datetime, time
 from typing import Any
 
 from deltaworks.charts.compact import TimeSeries
-from deltaworks.console.formats import bytes_text
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.summaries import read_summary, to_dict
+from deltaworks.console.paging import read_summary, to_dict
+from deltaworks.console.rendering import bytes_text
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.summaries import StoredSummary, latest_instant, read_summaries
+from deltaworks.console.paging import Rows, StoredSummary, latest_instant, page_rows, read_summaries
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 

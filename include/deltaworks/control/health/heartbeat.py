@@ -1,6 +1,8 @@
-"""Heartbeats: one small object per stream or relay with its state, written by a background thread.
+"""Heartbeats and stop flags: small objects by which a stream or relay reports its state and is asked to end.
 
-Health is evaluated from it: a hung process stops writing it, even if its last progress looked good.
+A background thread writes the heartbeat. Health is evaluated from it: a hung process stops writing it, even if its last
+progress looked good. A process with a stop flag ends between two batches. A stream group has one stop flag and one
+backoff for its driver; everything else is stored per pipeline, in the control folders of its members.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
@@ -165,3 +169,52 @@ class HeartbeatWriter:
             self._objects.put(self._key, record.encode())
         except Exception:  # the health check sees a failed write as an old heartbeat
             return
+
+
+class StopRequest(StateRecord):
+    """Who requested the stop, why and when; `group` if it stops a stream group."""
+
+    by: str
+    reason: str
+    at: str
+    group: str = ""
+
+    def restart_command(self, name: str) -> str:
+        """The command that withdraws the request."""
+        return f"deltaworks start --group {self.group}" if self.group else f"deltaworks start {name}"
+
+
+class StopFlag:
+    """One stop flag. Setting and clearing are idempotent."""
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects = objects
+        self._key = key
+
+    def set(self, *, by: str, reason: str) -> StopRequest:
+        """Requests a stop."""
+        request = StopRequest(by=by, reason=reason, at=iso_now())
+        self._objects.put(self._key, request.encode())
+        return request
+
+    def clear(self) -> None:
+        """Withdraws the request."""
+        self._objects.delete(self._key)
+
+    def read(self) -> StopRequest | None:
+        """Reads the current request, if there is one.
+
+        Raises:
+            ValueError: the object is damaged.
+        """
+        return StopRequest.read(self._objects, self._key)
+
+
+def group_stop_flag(objects: ObjectStore, group: str) -> StopFlag:
+    """Returns the flag that stops a group's driver and prevents the next one from starting."""
+    return StopFlag(objects, paths.stop_request(paths.group_control(group)))
+
+
+def group_backoff(objects: ObjectStore, group: str) -> RestartBackoff:
+    """Returns the backoff of a group's driver, which counts failures that end all members."""
+    return RestartBackoff(objects, paths.failures(paths.group_control(group)))

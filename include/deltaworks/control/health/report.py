@@ -13,12 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.control.background import map_concurrently
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.concurrency import map_concurrently
-from deltaworks.control.health.groups import group_stop_flag
-from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, StopRequest, group_stop_flag, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits, InputRate, format_duration, read_input_rate
-from deltaworks.control.health.stop import StopFlag, StopRequest
 from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.health.verdicts import (
     SubjectKind,

@@ -1,9 +1,11 @@
-"""Leases: the right to run a stream or relay, for seconds at a time.
+"""Leases: the right to run a stream or relay, or to re-read a pipeline's input, for seconds at a time.
 
 One object on shared storage names the owner and its epoch. The owner rewrites it every third of its time to live. A
 challenger takes over only after it has seen the object unchanged for a full time to live, by its own monotonic clock,
 so clocks of different machines are never compared. The lease decides only who runs; it does not protect the tables. A
 paused former owner is fenced by the epoch, which the new owner raises in every table before it starts.
+
+With the lease on re-reading, only one replay, reprocess, restore or start-over of a pipeline runs.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.reprocess import LEASE_NAME
 from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
@@ -263,3 +268,14 @@ def watch_lease(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float
     thread = threading.Thread(target=loop, name="lease-watch", daemon=True)
     thread.start()
     return thread
+
+
+LEASE_SECONDS = 30
+#: Long enough to detect a dead holder.
+WAIT_SECONDS = 2 * LEASE_SECONDS
+
+
+def reread_lease(home: PipelineHome) -> Lease:
+    """Returns the lease on re-reading the pipeline's input."""
+    key = paths.reprocess(home.pipeline, LEASE_NAME)
+    return Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)

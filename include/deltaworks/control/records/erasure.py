@@ -1,7 +1,14 @@
-"""Erasure requests: append-only records, one object per state.
+"""Records of erasure: requests, the windows that purge their rows, and the state of the vault's job.
 
-Each state is recorded after its work is complete. After a crash only the work of the next state is repeated. Records
-contain no identifiers: the tokens of a request are in the vault, and a record has their digest.
+Records are append-only, one object per state. Each state is recorded after its work is complete. After a crash only the
+work of the next state is repeated. Records contain no identifiers: the tokens of a request are in the vault, and a
+record has their digest.
+
+A purge costs as much as the files it rewrites, so a hundred pending requests cost about as much as one. A window purges
+all open requests together. They are fixed before it begins, so a run that continues it purges the same requests. A
+table is recorded once its purge is done.
+
+The vault's state is recorded in the lake for processes that must not open the vault.
 """
 
 from __future__ import annotations
@@ -328,3 +335,170 @@ def _reject_ended(request: ErasureRequest) -> None:
 def _require_reason(reason: str) -> None:
     if not reason.strip():
         raise ConfigError("ERASURE_REASON_MISSING", "A refusal or extension must be explained to the person.")
+
+
+_WINDOW_KIND = RecordKind(
+    noun="record of a window of erasures",
+    unreadable_condition="ERASURE_UNREADABLE",
+    hint="Restore it from the storage's versions, or run the release that wrote it.",
+)
+
+
+class ErasureWindow(Record):
+    """A window: the requests it purges, each with the number of objects that contained the person's tokens before the
+    purge.
+    """
+
+    kind: ClassVar[RecordKind] = _WINDOW_KIND
+
+    namespace: str
+    number: int
+    requests: dict[str, int]
+    at: str
+
+
+class PurgedTable(Record):
+    """Result of a purge for one table: total, erased and other rows, before and after.
+
+    Args:
+        version: the purge's commit; None if there was nothing to do.
+        removed_files: paths below the table that VACUUM must delete.
+        bytes_written: size of the files that the purge wrote, with the remaining rows of rewritten files.
+        collector_numbers: collector sequence numbers of the erased events, packed.
+    """
+
+    kind: ClassVar[RecordKind] = _WINDOW_KIND
+
+    pipeline: str
+    table: str
+    version: int | None
+    at_ms: int
+    rows_before: int
+    erased_before: int
+    rows_after: int
+    erased_after: int
+    other_rows_before: int
+    other_rows_after: int
+    by_request: dict[str, int] = Field(default_factory=dict)
+    dates: dict[str, int] = Field(default_factory=dict)
+    removed_files: tuple[str, ...] = ()
+    bytes_written: int = 0
+    retention_reason: str = ""
+    collector_numbers: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def unchanged(cls, pipeline: str, table: str, *, rows: int, retention_reason: str = "") -> PurgedTable:
+        """Builds the result of a table without rows to erase."""
+        return cls(
+            pipeline=pipeline,
+            table=table,
+            version=None,
+            at_ms=0,
+            rows_before=rows,
+            erased_before=0,
+            rows_after=rows,
+            erased_after=0,
+            other_rows_before=rows,
+            other_rows_after=rows,
+            retention_reason=retention_reason,
+        )
+
+
+class ErasureWindows:
+    """The windows of one namespace, numbered from 1 without gaps."""
+
+    def __init__(self, objects: ObjectStore, namespace: str) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._windows = RecordStore(objects, ErasureWindow)
+        self._tables = RecordStore(objects, PurgedTable)
+
+    def newest(self) -> int:
+        """Returns the highest number; 0 before the first. One listing."""
+        folder = paths.erasure_window(self._namespace, 1).rpartition("/")[0] + "/"
+        names = (key.removeprefix(folder).partition("/")[0].removesuffix(".json") for key in self._objects.list(folder))
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def read(self, number: int) -> ErasureWindow | None:
+        """Reads one window.
+
+        Raises:
+            ContractError: ERASURE_UNREADABLE.
+        """
+        return self._windows.read(paths.erasure_window(self._namespace, number))
+
+    def create_next(self, requests: dict[str, int]) -> ErasureWindow:
+        """Creates the next window; returns the stored one if another process was first."""
+        number = self.newest() + 1
+        window = ErasureWindow(namespace=self._namespace, number=number, requests=requests, at=iso_now())
+        return self._windows.get_or_create(paths.erasure_window(self._namespace, number), window)
+
+    def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
+        """Returns the result for a table; None if the table is not purged yet."""
+        return self._tables.read(paths.erasure_window_table(self._namespace, number, pipeline, table))
+
+    def record_table(self, number: int, purged: PurgedTable) -> PurgedTable:
+        """Records the result for a table. Idempotent."""
+        key = paths.erasure_window_table(self._namespace, number, purged.pipeline, purged.table)
+        return self._tables.get_or_create(key, purged)
+
+    def collector_numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
+        """Yields the packed collector numbers of rows purged by windows that were open at the given time or began
+        later.
+        """
+        for number in range(self.newest(), 0, -1):
+            window = self.read(number)
+            for purged in self.tables(number):
+                if purged.collector_numbers:
+                    yield purged.collector_numbers
+            started_at = None if window is None else parse_iso(window.at)
+            if started_at is not None and started_at < at:
+                return
+
+    def tables(self, number: int) -> list[PurgedTable]:
+        """Returns the results of a window so far. One listing, and a read per table."""
+        folder = paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
+        results = (self._tables.read(key) for key in self._objects.list(folder))
+        return [purged for purged in results if purged is not None]
+
+
+_VAULT_KIND = RecordKind(
+    noun="record of the vault",
+    unreadable_condition="VAULT_RECORD_UNREADABLE",
+    hint="Run the release that the vault's job runs, or a later one.",
+)
+
+
+class VaultHeartbeat(Record):
+    """The state of a namespace's vault. Times are ISO 8601 in UTC; empty if unknown.
+
+    Args:
+        caught_up_at: start of the last run that ingested all readable files.
+        suppression: number of the suppression list at the start of that run.
+        waiting: encrypted files that the last run left.
+        unreadable: some of the files that cannot be decrypted; they stay in place.
+        failure_condition: condition of the last failed run, since `failing_since`.
+        epoch: number of the current key epoch; epoch_at: its start.
+    """
+
+    kind: ClassVar[RecordKind] = _VAULT_KIND
+
+    namespace: str
+    written_at: str
+    caught_up_at: str = ""
+    suppression: int = 0
+    waiting: int = 0
+    unreadable: tuple[str, ...] = ()
+    failure_condition: str = ""
+    failing_since: str = ""
+    epoch: int = 0
+    epoch_at: str = ""
+
+
+def read_vault_heartbeat(objects: ObjectStore, namespace: str) -> VaultHeartbeat | None:
+    """Reads the heartbeat of a namespace; None if its job has never run.
+
+    Raises:
+        ContractError: VAULT_RECORD_UNREADABLE.
+    """
+    return RecordStore(objects, VaultHeartbeat).read(paths.vault_heartbeat(namespace))

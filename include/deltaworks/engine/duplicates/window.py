@@ -26,8 +26,8 @@ from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
-    from deltaworks.engine.table_files import FileTarget
     from deltaworks.engine.table_set import TableSet
+    from deltaworks.engine.writers import FileTarget
 
 
 def duplicate_windows(

@@ -1,8 +1,9 @@
 """Merges new rows of a history table into its keyed table.
 
 Each merge commits the history version it reached as its application transaction, so after a crash the two Delta logs
-show which rows are missing. If rows were only appended to the history, these are merged. After any other change
-(mutation, reprocess, restore) the latest row of every affected key is looked up in the history.
+show which rows are missing. The history's log names the files added and removed since then. If rows were only appended,
+these are merged. Any other change (mutation, reprocess, restore, DELETE) also removes files; then the latest row of
+every key in an added or removed file is looked up in the history.
 
 A live table of kind `latest` works the same way, with some columns and a retention window.
 """
@@ -11,25 +12,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.keyed.history_changes import ChangedFiles, changed_files, read_file_rows
-from deltaworks.engine.keyed.latest_by_key import distinct_keys, files_with_keys, key_chunks, latest_rows_of_keys
-from deltaworks.engine.keyed.latest_rows import iter_latest_rows
-from deltaworks.engine.keyed.merge import KeyedMerge, MergeGuard, MergeOutcome, with_removed_keys
+from deltaworks.engine.keyed.merge import (
+    KeyedMerge,
+    MergeGuard,
+    MergeOutcome,
+    distinct_keys,
+    files_with_keys,
+    iter_latest_rows,
+    key_chunks,
+    latest_rows_of_keys,
+    with_removed_keys,
+)
 from deltaworks.engine.keyed.retention_window import EVENT_TIME, Expiry, RetentionWindow
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
 from deltaworks.tables.commit import (
     Step,
     check_owner_epoch,
@@ -41,11 +51,84 @@ from deltaworks.tables.commit import (
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, iter_row_batches, rows_of
-from deltaworks.tables.log import Action, commit_history, state_at
+from deltaworks.tables.log import Action, commit_history, read_commits, state_at
 from deltaworks.tables.steps import keyed_application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Above this number of new commits the complete history is read.
+MAX_COMMITS = 5_000
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFiles:
+    """The added and removed files. If they are unknown, `reason` says why, and all rows must be read."""
+
+    added: tuple[Action, ...] = ()
+    removed: tuple[Action, ...] = ()
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.reason)
+
+    @property
+    def removed_bytes(self) -> int:
+        """Total size of the removed files, without those that were added in the same commits."""
+        added_paths = {action["path"] for action in self.added}
+        return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in added_paths)
+
+
+def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> ChangedFiles:
+    """Returns the files added and removed after `after_version` of the table at `key`. Reads one small object per
+    commit.
+    """
+    if after_version is None:
+        return ChangedFiles(reason="it has not been built from its history yet")
+    if after_version > up_to_version:
+        return ChangedFiles(reason=f"version {up_to_version} of its history is older than {after_version}")
+    if up_to_version - after_version > MAX_COMMITS:
+        return ChangedFiles(reason=f"its history has had {up_to_version - after_version} commits since")
+    added: list[Action] = []
+    removed: list[Action] = []
+    for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
+        if actions is None:
+            return ChangedFiles(reason=f"the commit of version {version} is no longer in the log of its history")
+        for action in actions:
+            for kind, target in (("add", added), ("remove", removed)):
+                # OPTIMIZE does not change rows.
+                if kind in action and action[kind].get("dataChange", True):
+                    target.append(action[kind])
+    return ChangedFiles(added=tuple(added), removed=tuple(removed))
+
+
+def read_file_rows(
+    lake: Lake, key: str, types: Mapping[str, str], files: Iterable[Action], *, columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yields all rows of these files in parts, including rows deleted by deletion vectors.
+
+    Args:
+        types: types of all columns; columns missing in a file are null.
+
+    Raises:
+        FileNotFoundError: a removed file was already deleted.
+    """
+    schema = arrow_schema({name: types[name] for name in columns})
+    root = arrow_path(lake.storage, key)
+    for action in files:
+        partition = action.get("partitionValues") or {}
+        with lake.filesystem.open_input_file(f"{root}/{unquote(action['path'])}") as source:
+            file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            present = [name for name in columns if name in file.schema_arrow.names]
+            parts: Iterator[pa.RecordBatch]
+            if present:
+                parts = file.iter_batches(_BATCH_ROWS, columns=present)
+            else:
+                parts = iter([pa.record_batch({"\0": pa.nulls(file.metadata.num_rows)})])
+            for part in parts:
+                yield pa.Table.from_batches([rows_as_declared(part, schema, partition=partition)])
+
 
 log = logging.getLogger(__name__)
 OPERATION = "keyed_merge"

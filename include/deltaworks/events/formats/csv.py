@@ -1,11 +1,18 @@
-"""Reads CSV records as events. Fields are texts by column name; they are parsed according to the table's column types.
+"""Reads events of line-based formats: CSV records, tab-separated log lines, and text lines by a regular expression.
 
-An unreadable record yields one `Malformed` event, and parsing continues on the line after the record's first line.
+Fields are texts by column name; they are parsed according to the table's column types. An unreadable CSV record yields
+one `Malformed` event, and parsing continues on the line after the record's first line.
+
+Tab-separated lines are in the W3C extended format, as written by CloudFront and other servers. A line that starts with
+`#Fields:` names the fields of the following lines; other lines that start with `#` are skipped. If `date` and `time`
+are fields, `datetime` combines both, in UTC.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -14,9 +21,58 @@ from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceeded
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.formats.text import encode_line, iter_lines, oversized_line
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.payload import CsvSpec
+from deltaworks.specs.sources.records import CsvSpec, TsvSpec
+
+#: Field with the complete line.
+LINE_FIELD = "line"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def iter_lines(payload: bytes) -> Iterator[str]:
+    """Yields the lines with their line breaks. Invalid UTF-8 becomes surrogates, which fail when the field is
+    converted.
+    """
+    content = io.BytesIO(payload.removeprefix(_BYTE_ORDER_MARK))
+    return io.TextIOWrapper(content, "utf-8", "surrogateescape", newline="")
+
+
+def encode_line(text: str) -> bytes:
+    """Returns the original bytes of a line from `iter_lines`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def oversized_line(text: str, budget: Budget) -> FramedEvent | None:
+    """Returns a `Malformed` event if a line is longer than an event may be, otherwise None."""
+    if len(text) <= budget.max_event_bytes:
+        return None
+    raw = encode_line(text)
+    return Malformed(raw, f"the line has more than {budget.max_event_bytes} characters"), raw
+
+
+class LineFramer:
+    """Parses each line with a regular expression whose named groups are the fields."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern)
+
+    def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+        """Yields the fields of every line that is not blank."""
+        for line in iter_lines(payload):
+            text = line.rstrip("\r\n")
+            if not text.strip():
+                continue
+            yield oversized_line(text, budget) or self._event(text)
+
+    def _event(self, text: str) -> FramedEvent:
+        raw, match = encode_line(text), self._pattern.fullmatch(text)
+        if (erased := parse_tombstone_line(text)) is not None:
+            return erased, raw
+        if match is None:
+            return Malformed(raw, "the line does not match the pattern"), raw
+        fields = {name: value for name, value in match.groupdict().items() if value}
+        return {LINE_FIELD: text} | fields, raw
+
 
 #: Maximum number of lines per record, because an unclosed quote would otherwise consume the rest of the object.
 MAX_RECORD_LINES = 1_000
@@ -138,3 +194,45 @@ def _column_names(header: list[str] | Malformed) -> tuple[str, ...]:
             ReasonCode.MALFORMED, f"the header has a duplicate or empty field name: {', '.join(names)[:200]}"
         )
     return names
+
+
+_DIRECTIVE_PREFIX = "#"
+_FIELDS_DIRECTIVE = "#Fields:"
+#: The field combined from a date and a time.
+DATETIME_FIELD = "datetime"
+
+
+class FieldLineFramer:
+    """Parses lines with the declared field names, or with those of the last `#Fields:` line."""
+
+    def __init__(self, spec: TsvSpec) -> None:
+        self._columns = spec.columns
+        self._null_values = frozenset(spec.null_values)
+
+    def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
+        """Yields every line as an event.
+
+        Raises:
+            ConversionError: a line precedes the field names.
+        """
+        names: tuple[str, ...] | None = self._columns or None
+        for line in iter_lines(payload):
+            text = line.rstrip("\r\n")
+            if text.startswith(_FIELDS_DIRECTIVE) and len(text) <= budget.max_event_bytes:
+                names = self._columns or tuple(text.removeprefix(_FIELDS_DIRECTIVE).split())
+            elif text.strip() and not text.startswith(_DIRECTIVE_PREFIX):
+                if names is None:
+                    detail = "there is no #Fields line, and no columns are declared"
+                    raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, detail)
+                yield oversized_line(text, budget) or self._event(names, text)
+
+    def _event(self, names: tuple[str, ...], text: str) -> FramedEvent:
+        raw, fields = encode_line(text), text.split("\t")
+        if len(fields) == 1 and (erased := parse_tombstone_line(text)) is not None:
+            return erased, raw
+        if len(fields) != len(names):
+            return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw
+        event = {name: value for name, value in zip(names, fields, strict=True) if value not in self._null_values}
+        if "date" in event and "time" in event and DATETIME_FIELD not in event:
+            event[DATETIME_FIELD] = f"{event['date']}T{event['time']}Z"
+        return event, raw

@@ -8,12 +8,10 @@ from functools import partial
 from deltaworks.events.budget import Budget, FramedEvent
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats import avro, json, parquet
-from deltaworks.events.formats.csv import CsvFramer
-from deltaworks.events.formats.text import LineFramer
-from deltaworks.events.formats.tsv import FieldLineFramer
+from deltaworks.events.formats.csv import CsvFramer, FieldLineFramer, LineFramer
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.payload import PayloadSpec
+from deltaworks.specs.sources.records import PayloadSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 
 Framer = Callable[[bytes], Iterator[FramedEvent]]
 #: Function that splits a payload into events and counts its work against the payload's budget.

@@ -31,8 +31,8 @@ from deltaworks.events.inference.field_profiles import (
     TEXT,
     FieldProfile,
     Shape,
+    is_date_only,
 )
-from deltaworks.events.inference.time_formats import is_date_only
 from deltaworks.specs.times import ISO_8601, TimeFormat, TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deltaworks.feeds.sinks.base import SendOutcome, Sink
+from deltaworks.feeds.sinks.aws import SnsSink, SqsSink
+from deltaworks.feeds.sinks.base import SendOutcome, Sink, WebhookSink
 from deltaworks.feeds.sinks.kafka import KafkaSink
-from deltaworks.feeds.sinks.sns import SnsSink
-from deltaworks.feeds.sinks.sqs import SqsSink
-from deltaworks.feeds.sinks.webhook import WebhookSink
 from deltaworks.specs.feeds import SinkSpec
 from deltaworks.specs.storage import AwsSpec
 

@@ -1,5 +1,6 @@
-"""Sends batches to SQS and SNS: up to ten messages per request, several requests in parallel, with a result per
-message.
+"""The sinks `sqs` and `sns`: one message per change, up to ten per request, several requests in parallel.
+
+Each message has its own result.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_into_batches
 from deltaworks.sources.outages import error_code, is_outage
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec
 from deltaworks.specs.storage import AwsSpec
 
 #: Maximum messages per request.
@@ -139,3 +142,57 @@ def fifo_fields(message: Message) -> dict[str, str]:
     """Returns the group and deduplication id for FIFO queues and topics."""
     group = hashlib.sha256(message.key.encode()).hexdigest()[:32]
     return {"MessageGroupId": group, "MessageDeduplicationId": message.id}
+
+
+class SqsSink(BatchedSink):
+    """Sends to one SQS queue. The maximum message size is read from the queue's attributes.
+
+    Raises:
+        ConfigError: FEED_SINK_REFUSED, the queue is missing or access is denied.
+    """
+
+    def __init__(self, spec: SqsSinkSpec, messaging: AwsSpec) -> None:
+        self._url = resolve_text(spec.queue_url)
+        self._is_fifo = self._url.endswith(".fifo")
+        self._client = open_client("sqs", messaging)
+        super().__init__(self._url)
+        self._max_message_bytes = self._queue_limit_bytes()
+
+    def _queue_limit_bytes(self) -> int:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            response = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=["MaximumMessageSize"])
+        except (ClientError, BotoCoreError) as error:
+            if is_outage(error):
+                return MIN_LIMIT_BYTES
+            raise self._refused_error(str(error)) from error
+        return int(response.get("Attributes", {}).get("MaximumMessageSize", MIN_LIMIT_BYTES))
+
+    def entry(self, message: Message) -> dict[str, Any]:
+        fields = fifo_fields(message) if self._is_fifo else {}
+        return {"MessageBody": message.body.decode(), "MessageAttributes": message_attributes(message), **fields}
+
+    def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
+        response: Mapping[str, Any] = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+        return response
+
+
+class SnsSink(BatchedSink):
+    """Publishes to one SNS topic."""
+
+    def __init__(self, spec: SnsSinkSpec, messaging: AwsSpec) -> None:
+        self._topic = resolve_text(spec.topic)
+        self._is_fifo = self._topic.endswith(".fifo")
+        self._client = open_client("sns", messaging)
+        super().__init__(self._topic)
+
+    def entry(self, message: Message) -> dict[str, Any]:
+        fields = fifo_fields(message) if self._is_fifo else {}
+        return {"Message": message.body.decode(), "MessageAttributes": message_attributes(message), **fields}
+
+    def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
+        response: Mapping[str, Any] = self._client.publish_batch(
+            TopicArn=self._topic, PublishBatchRequestEntries=entries
+        )
+        return response

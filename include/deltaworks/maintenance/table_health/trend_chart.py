@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart
 from deltaworks.charts.page import section, with_legend, write_page
-from deltaworks.charts.series import MAX_SERIES, named_series
+from deltaworks.charts.plots import line_chart
+from deltaworks.charts.scales import MAX_SERIES, named_series
 
 Snapshot = Mapping[str, Any]
 LineValue = Callable[[Snapshot], float | None]

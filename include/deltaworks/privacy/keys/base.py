@@ -1,15 +1,27 @@
-"""Interface of key services.
+"""The interface of key services, and the local keyring for single machines and trials.
 
 A service has master keys that never leave it, and wraps data keys with them: 32 random bytes that encrypt values. A
 wrapped key is bound to a context (`namespace`, `purpose` and more): it can be unwrapped only with the same context.
+
+A keyring is a local folder with one master key per namespace and purpose, which wraps data keys with AES-256-GCM.
+Everyone who can read the folder has the keys. Destroying a key takes effect immediately, but copies of the folder still
+contain it, so exclude the folder from backups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Protocol
+
+from deltaworks.errors import ConfigError, ContractError
 
 #: Purposes of keys. The key service's policy grants each purpose separately.
 TOKEN_PURPOSE: Final = "token"  # noqa: S105  a purpose, not a secret
@@ -75,3 +87,159 @@ def encode_context(context: Context) -> bytes:
     """Encodes a context as associated data: names and values with their lengths, sorted by name."""
     pieces = [piece.encode() for name in sorted(context) for piece in (name, context[name])]
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
+
+
+_NONCE_BYTES: Final = 12
+_KEY_SUFFIX: Final = ".key"
+_DESTROYED_SUFFIX: Final = ".destroyed"
+_KEY_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+$")
+
+
+class LocalKeyring:
+    """A key service with its master keys in files of a folder. Safe for threads and concurrent processes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the folder, creating it if needed.
+
+        Raises:
+            ConfigError: KEYRING_UNUSABLE, other users can read it, or it cannot be created.
+        """
+        self._folder = folder
+        self._keys: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = folder.stat().st_mode & 0o777
+        except OSError as error:
+            raise _unusable_error(folder, str(error)) from error
+        if mode & 0o077:
+            raise _unusable_error(folder, f"other users can read it (mode {mode:03o})")
+
+    def new_key(self, context: Context) -> DataKey:
+        """Creates a data key, wrapped by the master key of the context's namespace and purpose. Creates that master key
+        if needed.
+        """
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key_id = _key_id(context)
+        plain, nonce = os.urandom(KEY_BYTES), os.urandom(_NONCE_BYTES)
+        sealed = AESGCM(self._wrapping_key(key_id, create=True)).encrypt(nonce, plain, encode_context(context))
+        return DataKey(plain, nonce + sealed, key_id)
+
+    def unwrap(self, wrapped: bytes, context: Context) -> bytes:
+        """Unwraps a data key; see `KeyService.unwrap`."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        key = self._wrapping_key(_key_id(context), create=False)
+        try:
+            return AESGCM(key).decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], encode_context(context))
+        except (InvalidTag, ValueError) as error:
+            raise context_differs_error(context) from error
+
+    def destroy(self, key_id: str) -> DestroyedKey:
+        """Deletes a master key immediately. A marker file prevents creating another one with this id."""
+        if not _KEY_ID.match(key_id):
+            raise _unusable_error(self._folder, f"{key_id!r} is not a valid key name")
+        path = self._folder / (key_id + _KEY_SUFFIX)
+        with self._lock, _translate_os_errors(self._folder):
+            (self._folder / (key_id + _DESTROYED_SUFFIX)).touch(mode=0o600)
+            self._keys.pop(key_id, None)
+            with contextlib.suppress(FileNotFoundError):
+                with path.open("r+b") as file:
+                    file.write(bytes(KEY_BYTES))
+                    os.fsync(file.fileno())
+                path.unlink()
+            _fsync_folder(self._folder)
+        return DestroyedKey(key_id, datetime.now(UTC))
+
+    def _wrapping_key(self, key_id: str, *, create: bool) -> bytes:
+        with self._lock, _translate_os_errors(self._folder):
+            if (self._folder / (key_id + _DESTROYED_SUFFIX)).exists():
+                self._keys.pop(key_id, None)
+                raise key_destroyed_error(key_id)
+            if key_id not in self._keys:
+                self._keys[key_id] = self._read_key(key_id) or self._create_key(key_id, create=create)
+            return self._keys[key_id]
+
+    def _read_key(self, key_id: str) -> bytes | None:
+        path = self._folder / (key_id + _KEY_SUFFIX)
+        try:
+            mode, key = path.stat().st_mode & 0o777, path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if mode & 0o077:
+            raise _unusable_error(self._folder, f"other users can read {path.name} (mode {mode:03o})")
+        if len(key) != KEY_BYTES:
+            raise _unusable_error(self._folder, f"{path.name} has {len(key)} bytes instead of {KEY_BYTES}")
+        return key
+
+    def _create_key(self, key_id: str, *, create: bool) -> bytes:
+        """Creates a master key, or returns the one that another process created first. The key is on disk before it is
+        used.
+        """
+        if not create:
+            raise _unusable_error(
+                self._folder, (f"it has no key {key_id}, so it is not the keyring that wrapped the data key")
+            )
+        descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, self._folder / (key_id + _KEY_SUFFIX))
+        finally:
+            os.unlink(temporary)
+        _fsync_folder(self._folder)
+        key = self._read_key(key_id)
+        if key is None:
+            raise key_destroyed_error(key_id)
+        return key
+
+
+def _key_id(context: Context) -> str:
+    return f"{context['namespace']}.{context['purpose']}"
+
+
+def context_differs_error(context: Mapping[str, str]) -> ContractError:
+    """Returns the error for a key that was wrapped for another context."""
+    return ContractError(
+        "KEY_CONTEXT_DIFFERS",
+        f"A wrapped key cannot be unwrapped for {dict(context)}: it was wrapped for another context, or is corrupt.",
+    )
+
+
+def key_destroyed_error(key_id: str) -> ContractError:
+    """Returns the error for a destroyed key."""
+    return ContractError(
+        "KEY_DESTROYED", f"The key {key_id} was destroyed: data keys wrapped by it cannot be unwrapped."
+    )
+
+
+def _unusable_error(folder: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        "KEYRING_UNUSABLE",
+        f"The keyring {folder} cannot be used: {reason}.",
+        hint=(
+            f"Restrict it to the user of the process (`chmod 700 {folder}`, `chmod 600` for its files), or set "
+            "another folder as `privacy.keys` of the environment."
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _translate_os_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unusable_error(folder, str(error)) from error
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

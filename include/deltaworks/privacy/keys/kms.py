@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey
-from deltaworks.privacy.keys.keyring import context_differs_error, key_destroyed_error
+from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey, context_differs_error, key_destroyed_error
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.privacy_settings import KmsSpec
+from deltaworks.specs.privacy import KmsSpec
 
 _CONTEXT_ERRORS = ("InvalidCiphertextException", "IncorrectKeyException")
 _DESTROYED_ERRORS = ("KMSInvalidStateException", "DisabledException")

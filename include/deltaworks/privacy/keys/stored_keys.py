@@ -10,11 +10,18 @@ from typing import Protocol
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import TOKEN_PURPOSE, UNREADABLE_PURPOSE, Context, KeyService, key_context
-from deltaworks.privacy.keys.keyring import LocalKeyring, key_destroyed_error
+from deltaworks.privacy.keys.base import (
+    TOKEN_PURPOSE,
+    UNREADABLE_PURPOSE,
+    Context,
+    KeyService,
+    LocalKeyring,
+    key_context,
+    key_destroyed_error,
+)
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec, PrivacySettings
+from deltaworks.specs.privacy import KeyringSpec, KeyServiceSpec, PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 
 _FORMAT = 1

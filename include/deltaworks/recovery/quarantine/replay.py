@@ -32,7 +32,7 @@ from deltaworks.engine.fan_out import FanOutResult, partition_columns, write_wit
 from deltaworks.engine.notifications import notification_tables_by_source, with_notifications
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, to_records
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.recovery.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, split_keys
 from deltaworks.recovery.quarantine.replay_commit import Fault, ReplayCommits, exclusive_reread
 from deltaworks.recovery.quarantine.replay_rows import (
@@ -46,7 +46,7 @@ from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 

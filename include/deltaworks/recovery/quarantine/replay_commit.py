@@ -21,7 +21,7 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
+from deltaworks.control.locks.lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.engine.table_set import TableSet

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.records.rollback import RowSource
+from deltaworks.control.records.generations import RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError

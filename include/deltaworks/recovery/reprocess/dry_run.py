@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.events.chunks import Payload
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
 from deltaworks.recovery.reprocess.read_records import read_records

@@ -20,7 +20,7 @@ from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecord
 from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, Selection
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.records import RecordSourceSpec
 from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.tables.lake import Lake

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deltaworks.control.background import attempts
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.tables.commit import Step

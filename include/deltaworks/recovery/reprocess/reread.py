@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.engine.table_files import FileTarget, TableWriters
+from deltaworks.engine.writers import FileTarget, TableWriters
 from deltaworks.errors import ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
+from deltaworks.events.parse import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.selection import READ_THREADS, SourceObject
 from deltaworks.sources.base import split_balanced

@@ -11,10 +11,10 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, evolved_columns
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.source_fields import row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine
@@ -32,7 +32,7 @@ from deltaworks.recovery.reprocess.reread import (
 from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.records import RecordSourceSpec
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 

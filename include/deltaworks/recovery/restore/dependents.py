@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.records.rollback import RowSource
+from deltaworks.control.records.generations import RowSource
 from deltaworks.engine.notifications import notification_tables_by_source, source_by_notification_table
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 
 
 def reject_mutable(spec: PipelineSpec, table: str) -> None:

@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.generations import LostCommit, Rollback, StagedRows
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.control.records.rollback import LostCommit, Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, evolved_columns
-from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.parse import ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
-from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.control.records.generations import StartOver, TableLoss
 from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE

@@ -15,7 +15,7 @@ from deltaworks import __version__
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
-from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
+from deltaworks.control.records.generations import LostCommit, Rollback, RowSource
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.restore.lost_commits import LostCommits, LostTablePart, add_actions

@@ -16,7 +16,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.write_turn import TurnFactory, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.rollback import LostCommit, Rollback, RowSource
+from deltaworks.control.records.generations import LostCommit, Rollback, RowSource
 from deltaworks.engine.ledger import Ledger
 from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError

@@ -8,6 +8,9 @@ Spark's source only logs which records expired before they were read. So tasks r
 the first offset that the brokers retain after the read counts as lost. Above that offset a gap is no loss, because
 transaction markers, aborted records and compacted records have offsets too. Below it they look like lost records, so
 the number of lost records is an upper bound.
+
+Archived records keep topic, partition and offset, so a row of the archive table converts back to a record of Spark's
+connector.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +27,10 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError
 from deltaworks.events.chunks import Payload
-from deltaworks.sources.records import lost_records_payload, record_seq
+from deltaworks.sources.records import ORDINAL_BITS, lost_records_payload, record_seq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 #: A topic and one of its partition numbers.
 TopicPartition = tuple[str, int]
@@ -225,4 +231,49 @@ def _lost_payload(number: int, topic: str, partition: int, gaps: Sequence[Offset
             "records_at_most": count,
             "ranges": [list(run) for run in gaps[:_MAX_RANGE_EXAMPLES]],
         },
+    )
+
+
+def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Returns the archive table's columns for an Arrow batch of Kafka records.
+
+    Raises:
+        ContractError: RECORD_SEQ_EXHAUSTED.
+    """
+    offsets, partitions = batch.column("offset"), batch.column("partition")
+    return {
+        "stream": batch.column("topic"),
+        "partition": partitions.cast(pa.string()),
+        "position": offsets.cast(pa.string()),
+        "arrived_at_us": batch.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()),
+        "_seq": _seqs(topics, batch.column("topic"), partitions.to_numpy(), offsets.to_numpy()),
+        "record_key": batch.column("key"),
+        "headers": batch.column("headers"),
+        "value": batch.column("value"),
+    }
+
+
+def _seqs(topics: Sequence[str], names: pa.Array, partitions: np.ndarray, offsets: np.ndarray) -> pa.Array:
+    """Returns the `partition_seq` of each record."""
+    encoded = names.dictionary_encode()
+    topic_indexes = np.array([topics.index(name) for name in encoded.dictionary.to_pylist()], np.int64)
+    topic_numbers = topic_indexes[encoded.indices.to_numpy()]
+    if len(offsets):
+        # A number out of range would equal that of another record.
+        partition_seq(int(topic_numbers.max()), int(partitions.max()), int(offsets.max()))
+    return pa.array((topic_numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
+
+
+def kafka_columns(rows: DataFrame) -> DataFrame:
+    """Converts rows of the archive table to the columns of Spark's Kafka connector."""
+    from pyspark.sql import functions as F
+
+    return rows.select(
+        F.col("stream").alias("topic"),
+        F.col("partition").cast("int").alias("partition"),
+        F.col("position").cast("long").alias("offset"),
+        F.timestamp_micros("arrived_at_us").alias("timestamp"),
+        F.col("value"),
+        F.col("record_key").alias("key"),
+        F.col("headers"),
     )

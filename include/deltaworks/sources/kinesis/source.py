@@ -1,16 +1,22 @@
-"""A Kinesis stream as a source: each record is a payload, read in a task.
+"""A Kinesis stream as a source: each record is a payload, read in a task, and can be re-read.
 
 Tasks agree on a batch's end in each shard through objects stored with the pipeline's checkpoints. A record's `_seq`
 consists of its shard's number and its ordinal in the shard.
+
+Records of earlier batches are re-read by the shard ranges that the ledger records. A batch's offset contains its start
+position in every shard and the number of rows before it. Its end is in the next batch's offset or in the query's state.
+A range is read completely and counted, because a missing record would shift the ordinals of the others.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -19,23 +25,26 @@ from deltaworks.control import paths
 from deltaworks.control.clock import micros_to_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
 from deltaworks.events.chunks import Payload
 from deltaworks.events.source_fields import reads_record_fields
-from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
-from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns
+from deltaworks.sources.base import CachedLookup, LossCheck, OffsetRange, PayloadReader, RecordSlice
+from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns, kinesis_columns
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import render_options
-from deltaworks.sources.kinesis.positions import Gap, Offset
-from deltaworks.sources.kinesis.shards import row_seq
+from deltaworks.sources.kinesis.positions import Gap, Offset, Position, ShardRangeEnd
+from deltaworks.sources.kinesis.rows import Rows
+from deltaworks.sources.kinesis.shard_pages import PolledPages
+from deltaworks.sources.kinesis.shards import row_seq, shard_number
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.sources.offset_ranges import OffsetRange
+from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, ShardNotFound
+from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import Compression
-from deltaworks.specs.sources.records import KinesisSourceSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.specs.sources.records import Compression, KinesisSourceSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec, resolved_variables, set_missing_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,3 +174,202 @@ def lost_range_payload(stream: str, gap: Gap) -> Payload:
         f"records of {gap.shard_id} {begin} {end} may have expired unread",
         record={"stream": stream} | gap.to_json(),
     )
+
+
+log = logging.getLogger(__name__)
+#: Maximum number of empty pages read in search of a shard's oldest record.
+_MAX_PAGES = 50
+_NO_LIMIT = 1 << 62
+
+
+class KinesisRecordSource:
+    """Re-reads records of the stream of one pipeline."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
+        if not isinstance(spec.source, KinesisSourceSpec):
+            raise TypeError(f"{spec.pipeline} reads {spec.source.kind}")
+        self._source = spec.source
+        self._environment = catalog.environment
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._with_fields = reads_record_fields(spec)
+
+    @property
+    def reader(self) -> PayloadReader:
+        """Returns the reader that converts Kinesis rows into payloads."""
+        return KinesisReader.for_source(self._source, with_fields=self._with_fields)
+
+    def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
+        """Returns the shard ranges that these batches read, in order; see `RecordSource.ranges`."""
+        ranges = []
+        for batch, next_batch in pairwise([*batches, None]):
+            if batch is None:
+                continue
+            offset = Offset.from_json(batch.end)
+            after = None if next_batch is None else Offset.from_json(next_batch.end)
+            if after is not None and (after.run, after.batch) != (offset.run, offset.batch + 1):
+                after = None
+            for shard, start in offset.shards.items():
+                end = self._end(batch, offset, after, shard)
+                if end is None or end.rows > start.rows:
+                    ranges.append(self._range(batch, shard, start, end))
+        return ranges
+
+    def _end(self, batch: BatchOffsets, offset: Offset, after: Offset | None, shard: str) -> Position | None:
+        """Returns the batch's end position in a shard; None if the batch read the shard to its end and no state records
+        that end.
+        """
+        if after is not None and shard in after.shards:
+            return after.shards[shard]
+        recorded: ShardRangeEnd | None = self._state(batch.generation).shard_range_end(offset.run, offset.batch, shard)
+        if recorded is None and (after is None or shard not in after.finished):
+            raise ContractError(
+                "LEDGER_WITHOUT_OFFSET",
+                f"Neither the ledger nor the query's state records where batch {batch.batch_id} ended in {shard}.",
+                hint=(
+                    "Run one more batch, whose offset records it, or restore the state's objects from their versions."
+                ),
+            )
+        return None if recorded is None else recorded.end
+
+    def _state(self, generation: int) -> QueryState:
+        lake = self._environment.lake
+        folder = paths.kinesis_state(self._home.pipeline, generation)
+        return QueryState(open_objects(lake.model_copy(update={"root": lake.uri(folder)})))
+
+    def _range(self, batch: BatchOffsets, shard: str, start: Position, end: Position | None) -> RecordRange:
+        return RecordRange(
+            stream=self._source.stream,
+            partition=shard,
+            number=shard_number(shard),
+            first=start.rows,
+            last=LAST_ORDINAL if end is None else end.rows - 1,
+            batch_id=batch.batch_id,
+            is_gapless=end is not None,
+            details={
+                "start": start.to_json(),
+                "through": None if end is None else end.after,
+                "rows": None if end is None else end.rows - start.rows,
+            },
+        )
+
+    def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+        """Returns the shard ranges that `stream/shard/first-last` selects, by sequence numbers; either end may be
+        omitted.
+
+        A range with at least one selected record is returned completely. Returns None if the text has another form.
+        """
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[2]:
+            return None
+        first, separator, last = parts[2].partition("-")
+        if any(bound and not bound.isdecimal() for bound in (first, last)):
+            return None
+        first_number, last_number = int(first or 0), int(last) if last else (None if separator else int(first))
+        candidates = (range_ for range_ in ranges if (range_.stream, range_.partition) == (parts[0], parts[1]))
+        return [range_ for range_ in candidates if _overlaps(range_.details, first_number, last_number)]
+
+    def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
+        """Returns how much of each shard range the stream still retains; see `RecordSource.retained`.
+
+        A range counts as certainly complete only if the record before it still exists.
+        """
+        stream = KinesisStream(self._environment.messaging, name=self._source.stream)
+        query = self._state(self._home.generations.current()).query()
+        if query is not None and stream.summary().created != query.stream_created:
+            return [NOTHING_RETAINED for _ in ranges]
+        oldest = {shard: oldest_sequence_number(stream, shard) for shard in {range_.partition for range_ in ranges}}
+        return [self.retained_range(range_, oldest[range_.partition]) for range_ in ranges]
+
+    @staticmethod
+    def retained_range(range_: RecordRange, oldest: int | None) -> RetainedRange:
+        """Returns the retained part of a shard range. `oldest` is the sequence number of the shard's oldest record;
+        None if the shard has none.
+        """
+        after, last_number = range_.details["start"].get("after"), range_.details["through"]
+        if oldest is None or (last_number is not None and int(last_number) < oldest):
+            return NOTHING_RETAINED
+        if after is not None and oldest <= int(after):
+            return RetainedRange(range_.first, range_.first)
+        return RetainedRange(LAST_ORDINAL + 1, range_.first)
+
+    def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
+        """Returns the records of complete shard ranges, each read by one task. An incomplete range yields no rows."""
+        aws, name = self._environment.messaging, self._source.stream
+        declared, variables = aws.model_dump_json(), resolved_variables(aws)
+        shard_ranges = [(range_.partition, json.dumps(dict(range_.details))) for range_ in ranges]
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            set_missing_variables(variables)
+            stream = KinesisStream(AwsSpec.model_validate_json(declared), name=name)
+            for batch in batches:
+                for shard_range in batch.to_pylist():
+                    yield from reread_shard_range(
+                        stream, shard_range["shard"], json.loads(shard_range["details"]), stream_name=name
+                    )
+
+        frame = spark.createDataFrame(shard_ranges, "shard string, details string").repartition(
+            min(len(shard_ranges), 32)
+        )
+        return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
+
+    def archive_frame(self, rows: DataFrame) -> DataFrame:
+        """Converts rows of the archive table to the columns of `frame`."""
+        return kinesis_columns(rows)
+
+
+_ROW_TYPES = (
+    "stream_name string, shard_id string, sequence_number string, sub_sequence_number long, partition_key string, "
+    "data binary, approximate_arrival_timestamp timestamp, ordinal long"
+)
+
+
+def _overlaps(details: Mapping[str, Any], first_number: int, last_number: int | None) -> bool:
+    """Returns whether a shard range may have a record between these sequence numbers, both inclusive."""
+    start, through = int(details["start"].get("after") or -1), details["through"]
+    return (last_number is None or start < last_number) and (through is None or int(through) >= first_number)
+
+
+def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
+    """Returns the sequence number of a shard's oldest record; None without records."""
+    try:
+        pages = PolledPages(stream, shard_id, Position())
+    except ShardNotFound:
+        return None
+    for _ in range(_MAX_PAGES):
+        page = pages.next_page(1)
+        if len(page):
+            return int(page.sequence_numbers[0])
+        if pages.is_ended or not page.behind_ms:
+            return None
+    return None
+
+
+def reread_shard_range(
+    stream: KinesisStream, shard: str, details: Mapping[str, Any], *, stream_name: str
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a shard range. Yields none if their number differs from the first read."""
+    start, last_number, expected_rows = Position.from_json(details["start"]), details["through"], details["rows"]
+    rows = Rows(should_deaggregate=True)
+    try:
+        pages = PolledPages(stream, shard, start)
+        while not _append_page(rows, pages, last_number):
+            pass
+    except ShardNotFound:
+        log.warning("Shard %s no longer exists", shard)
+        return
+    if expected_rows is not None and len(rows) != expected_rows:
+        log.warning("Shard %s returned %d of %d rows", shard, len(rows), expected_rows)
+        return
+    yield from rows.batches(stream=stream_name, shard_id=shard, first_ordinal=start.rows)
+
+
+def _append_page(rows: Rows, pages: PolledPages, last_number: str | None) -> bool:
+    """Reads the next page into `rows`; returns whether it was the last page."""
+    page = pages.next_page(MAX_PAGE_RECORDS)
+    last = None if last_number is None else int(last_number)
+    count = len(page)
+    if last is not None:
+        count = next((at for at, number in enumerate(page.sequence_numbers) if int(number) > last), len(page))
+    rows.append(page.slice(0, count), max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
+    is_past_end = count < len(page) or (count > 0 and int(page.sequence_numbers[count - 1]) == last)
+    return is_past_end or pages.is_ended or not page.behind_ms

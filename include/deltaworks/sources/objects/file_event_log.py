@@ -1,15 +1,20 @@
-"""Reads the file event log of a relay by `seq`; defines its schema and when two file events are the same."""
+"""Reads the file event log of a relay by `seq`; defines its schema and when two file events are the same.
+
+A damaged log is an error of its own. Retries could not repair it, so it must not be treated as an outage.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +22,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ContractError
-from deltaworks.sources.objects.log_damage import raise_log_damage
 from deltaworks.specs.globs import glob_expression
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake, arrow_path
+
+#: The message of delta-rs for a commit that is not JSON; it has no error class. A missing commit may be a delayed
+#: listing.
+_DAMAGE_MESSAGE: Final = re.compile(r"\bJson error\b")
+
+
+@contextmanager
+def raise_log_damage(key: str) -> Iterator[None]:
+    """Raises LOG_DAMAGED if delta-rs finds the log damaged within the block; other errors pass through.
+
+    Raises:
+        ContractError: LOG_DAMAGED.
+    """
+    try:
+        yield
+    except DeltaError as error:
+        if not _DAMAGE_MESSAGE.search(str(error)):
+            raise
+        raise ContractError(
+            "LOG_DAMAGED",
+            # delta-rs appends a backtrace after the first line.
+            f"The file event log {key} cannot be read because its `_delta_log` is damaged: "
+            f"{str(error).splitlines()[0]}.",
+        ) from error
+
 
 #: `seq` increases by one from 1 without gaps. `event_time` is the store's time; `batch` is the relay's append number.
 FILE_EVENT_COLUMNS: Mapping[str, str] = {

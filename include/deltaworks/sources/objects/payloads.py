@@ -1,7 +1,9 @@
 """Opens the objects of file events inside tasks and returns their content as payloads.
 
 An error of the object (missing, replaced, unreadable) is an `ObjectError`: the stream quarantines it with its `reason`
-and continues. For a storage error the task fails and is retried.
+and continues. For a storage error the task fails and is retried. An object with another ETag than announced counts as
+replaced, unless an erasure rewrote it without the erased events. An erasure records the replacement before it rewrites
+the object, so the record always exists.
 
 A denied request may concern one object (a disabled key, a customer's key, an object policy) or everything that the
 stream's role requests. Without this distinction, one object could stop a stream. So the object counts as the cause if
@@ -16,26 +18,59 @@ import errno
 import functools
 import hashlib
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.reprocess import Replacements
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.chunks import Payload
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, is_valid_version_id, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, MISSING_CODES, bucket_client
-from deltaworks.sources.objects.replacement_tags import ReplacementTags
 from deltaworks.sources.outages import error_code, is_outage, retry_outages
-from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.sources.payload import Compression
+from deltaworks.specs.sources.records import Compression
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
+
+_LOCK: Final = threading.Lock()
+
+
+class ReplacementTags:
+    """Looks up replaced objects of one bucket. Contains resolved secrets, because remote workers lack the variables."""
+
+    def __init__(self, lake: StorageSpec, bucket: str) -> None:
+        self._lake = lake.model_dump_json()
+        self._bucket = bucket
+        self._variables = resolved_variables(lake)
+
+    def tags_for(self, key: str, etag: str) -> list[str]:
+        """Returns the ETags that a rewritten object may have now, the latest first.
+
+        Raises:
+            ContractError: ERASURE_UNREADABLE.
+            TransientError: the lake does not answer.
+        """
+        if not etag:
+            return []
+        set_missing_variables(self._variables)
+        with _LOCK:
+            return _replacements(self._lake, os.getpid()).refresh().successors(self._bucket, key, etag)
+
+
+@functools.lru_cache(maxsize=4)
+def _replacements(lake: str, _process: int) -> Replacements:
+    """Returns the instance of this process for a lake. Cached."""
+    return Replacements(open_objects(StorageSpec.model_validate_json(lake)))
+
 
 #: Error conditions that concern the object, not the storage: they quarantine it, and the stream continues.
 _OBJECT_ERROR_REASONS = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.sources.base import CachedLookup, ObjectSlice
+from deltaworks.sources.base import CachedLookup, ObjectSlice, OffsetRange
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, FileEventPlanner, SliceLimits
-from deltaworks.sources.offset_ranges import OffsetRange
-from deltaworks.sources.planned_offsets import planned_frame
+from deltaworks.sources.record_source import planned_frame
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import require_object_source

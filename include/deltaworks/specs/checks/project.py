@@ -1,12 +1,14 @@
 """Checks all specs of a project and reports the errors and warnings of all files.
 
-Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule.
+Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule. Warns
+if the cluster lacks room for all streams and, at the same time, one job of each class. Hints at JSON paths in another
+notation, such as `payload/page` instead of `payload.page`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,29 +17,135 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Spec, suggest_name
+from deltaworks.specs.base import KeyPath, Spec, suggest_name
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.checks.cluster_capacity import cluster_warnings
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
-from deltaworks.specs.checks.json_path_hints import json_path_errors
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.gold import cross_pipeline_table
+from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.loading import NO_KEYS, read_declaration
 from deltaworks.specs.overrides import Overrides, overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import pipeline_files, selected_pipelines
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.shares import ClusterShares
-from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.share_conf import stream_share
+from deltaworks.specs.shares import ClusterShares, ClusterSpec, JobClass, Share
+from deltaworks.specs.sources.selection import DeltaSourceSpec, FileSourceSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 from deltaworks.specs.weak_secrets import LOCAL, check_secrets
 from deltaworks.specs.yaml_reader import InvalidYamlError
+
+_CLUSTER_KEY: KeyPath = ("shares", "cluster")
+
+
+def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[KeyPath, str]]:
+    """Yields warnings about jobs that would wait for executors, with key paths in the environment.
+
+    Streams never release their executors. A job that does not fit while all streams run waits forever. A job that fits
+    only while other job classes are idle waits for them. Without a declared cluster only the stream pool's slots are
+    checked.
+    """
+    cluster, stream = environment.shares.cluster, environment.shares.of("stream")
+    slots = environment.shares.pools()[stream.pool].slots
+    streams = _streams(environment, pipelines)
+    if len(streams) > slots:
+        number = f"{len(streams)} streams need as many slots, and the pool {stream.pool!r} has {slots}"
+        yield ("shares", "stream", "slots"), f"{number}; some streams wait forever"
+    if cluster is None:
+        return
+    jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _job_classes(pipelines)}
+    if (text := _capacity_excess(cluster, streams, {})) is not None:
+        yield _CLUSTER_KEY, f"the streams do not fit: {text}; some wait forever"
+        return
+    blocked = {name: _capacity_excess(cluster, streams, {name: _minimum_share(share)}) for name, share in jobs.items()}
+    for name, text in blocked.items():
+        if text is not None:
+            yield _CLUSTER_KEY, f"{text}; a {name} job waits forever"
+    if not any(blocked.values()) and (text := _capacity_excess(cluster, streams, jobs)) is not None:
+        yield _CLUSTER_KEY, f"{text}; jobs of one class wait for those of another"
+
+
+def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
+    """Returns the resources of all stream drivers by DAG id. A stream group has the resources of one stream."""
+    return {
+        stream_dag_id(spec.pipeline, spec.stream_group): (
+            stream_share(spec, environment) if spec.stream_group is None else environment.shares.of_stream()
+        )
+        for spec in pipelines
+    }
+
+
+def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
+    """Yields the classes of jobs that these pipelines run, except streams."""
+    if any(spec.gold.tables for spec in pipelines):
+        yield "gold"
+    if any(spec.mutations is not None for spec in pipelines):
+        yield "mutation"
+    yield from ("maintenance", "reprocess")
+
+
+def _minimum_share(share: Share) -> Share:
+    """Returns the least resources with which the job can start: one executor."""
+    return replace(share, executors=1)
+
+
+def _capacity_excess(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
+    """Returns the sum that exceeds the cluster, as text; None if all jobs fit at the same time."""
+    shares = streams | jobs
+    cores = {name: share.cores for name, share in shares.items()}
+    if sum(cores.values()) > cluster.cores:
+        return f"{_format_terms(cores)} are {sum(cores.values())} cores, and the cluster has {cluster.cores}"
+    memory = {name: share.memory_bytes >> 20 for name, share in shares.items()}
+    if sum(memory.values()) > cluster.memory_bytes >> 20:
+        available = cluster.memory_bytes >> 20
+        return f"{_format_terms(memory)} are {sum(memory.values())} MB of executors, and the cluster has {available}"
+    return None
+
+
+def _format_terms(parts: dict[str, int]) -> str:
+    return " + ".join(f"{name} {number}" for name, number in parts.items())
+
+
+def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
+    """Yields an error for each JSON path that uses separators other than dots, such as slashes.
+
+    Column names in files (CSV, Parquet) can contain slashes, and so can a name in a dotted path, such as
+    `units.USD/shares`.
+    """
+    if spec.source.format != "json":
+        return
+    for key_path, path in declared_paths(spec):
+        if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
+            suggestion = path.strip("/").replace("/", ".")
+            yield declaration.error_at(key_path, f"separate the names of a path by dots: write {suggestion}")
+
+
+def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
+    """Yields all declared paths into events, with their key paths."""
+    if spec.unwrap is not None:
+        yield ("unwrap", "path"), spec.unwrap.path
+        for index, path in enumerate(spec.unwrap.keep):
+            yield ("unwrap", "keep", index), path
+    if spec.event.name.path is not None:
+        yield ("event", "name", "path"), spec.event.name.path
+    times = spec.event.time.path
+    for index, path in enumerate(times):
+        yield ("event", "time", "path", *([index] if len(times) > 1 else [])), path
+    for index, path in enumerate(spec.event.id):
+        yield ("event", "id", index), path
+    yield from ((("enrich", index, "path"), lookup.path) for index, lookup in enumerate(spec.enrich))
+    yield from ((("private", index, "path"), private.path) for index, private in enumerate(spec.private))
+    for index, table in enumerate(spec.tables):
+        for name in table.when:
+            yield ("tables", index, "when", name), name
+        for position, column in enumerate(table.columns):
+            yield ("tables", index, "columns", position, "path"), column.path
+
 
 SpecType = TypeVar("SpecType", bound=Spec)
 

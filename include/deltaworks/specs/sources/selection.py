@@ -1,18 +1,94 @@
-"""The source of a pipeline: declared directly, or selected by name from several declared ones."""
+"""The source of a pipeline: objects, a Delta table or records; declared directly, or selected by name from several."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.base import raise_problems
-from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.base import Bytes, Name, Spec, raise_problems
+from deltaworks.specs.globs import Glob
+from deltaworks.specs.sources.records import BudgetSpec, KafkaSourceSpec, KinesisSourceSpec, PayloadSpec
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_ADDRESS,
+    CHANGES_FORMAT,
+    CHANGES_PARSING,
+    CHANGES_SOURCE,
+    FIRST_START_ONLY,
+    NEXT_START,
+    Edit,
+    Effect,
+)
+
+
+class DeltaSourceSpec(Spec):
+    """A Delta table as source: a table of a pipeline of this project, or any table by URI.
+
+    Rows become events with their columns as fields. With the change data feed, events also have the fields
+    `_change_type`, `_commit_version` and `_commit_timestamp`.
+    """
+
+    kind: Annotated[Literal["delta"], CHANGES_SOURCE]
+    pipeline: Annotated[Name | None, CHANGES_SOURCE] = None
+    table: Annotated[Name | None, CHANGES_SOURCE] = None
+    uri: Annotated[str | None, CHANGES_ADDRESS] = None
+    starting_version: Annotated[int | None, FIRST_START_ONLY] = Field(default=None, ge=0)
+    starting_timestamp: Annotated[str | None, FIRST_START_ONLY] = None
+    skip_change_commits: Annotated[bool, NEXT_START] = False
+    change_feed: Annotated[bool, CHANGES_SOURCE] = False
+    max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
+    max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
+    max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
+    budget: BudgetSpec = BudgetSpec.defaults()
+    format: Annotated[Literal["json"], CHANGES_FORMAT] = "json"
+
+    @model_validator(mode="after")
+    def _check_table(self) -> Self:
+        named = self.pipeline is not None and self.table is not None
+        if named == (self.uri is not None) or (self.pipeline is None) != (self.table is None):
+            raise ValueError("give either pipeline and table, or uri")
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise ValueError("give either starting_version or starting_timestamp")
+        if self.change_feed and self.skip_change_commits:
+            raise ValueError("the change data feed has every change: remove skip_change_commits")
+        return self
+
+    def display_name(self) -> str:
+        """Returns the table's name or URI for messages."""
+        return self.uri or f"{self.pipeline}/{self.table}"
+
+
+_CHANGES_OBJECTS = Edit(
+    Effect.MIXED_ROWS,
+    "Objects at the new location that were announced before the stream's offset would not be read. Declare a new "
+    "pipeline; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
+    "`deltaworks reprocess {pipeline} --from-start`.",
+)
+
+
+class FileSourceSpec(PayloadSpec):
+    """Objects in a relay's file event log: announced by its queue (`s3_sqs`) or listed (`cloud_files`).
+
+    The `partition_columns` are read from key segments such as `day=2026-01-31` and become fields of `_partition`.
+    """
+
+    kind: Annotated[Literal["s3_sqs", "cloud_files"], CHANGES_SOURCE]
+    relay: Annotated[Name, CHANGES_SOURCE]
+    bucket: Annotated[str, _CHANGES_OBJECTS]
+    prefix: Annotated[str, _CHANGES_OBJECTS] = ""
+    glob: Annotated[Glob | None, _CHANGES_OBJECTS] = None
+    partition_columns: Annotated[tuple[Name, ...], CHANGES_PARSING] = ()
+    max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
+    max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
+    max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
+
+    def display_name(self) -> str:
+        """Returns bucket and key pattern for messages."""
+        return f"{self.bucket}/{self.glob or self.prefix}"
+
 
 SourceSpec = Annotated[
     FileSourceSpec | KafkaSourceSpec | KinesisSourceSpec | DeltaSourceSpec, Field(discriminator="kind")

@@ -1,8 +1,12 @@
 """Resolves and compiles the jars that Spark needs in addition to its own, once, with Maven.
 
 Every driver and executor has `target/jars` on its class path. The folder contains no jar that pyspark ships, so no
-class exists in two versions. Every jar is compared with `jars.lock` before it is copied there. pyspark's own jars come
-in its wheel, whose hash is in requirements.lock.
+class exists in two versions. pyspark's own jars come in its wheel, whose hash is in requirements.lock.
+
+Every jar is compared with `include/jars/jars.lock` (in `sha256sum` format) before it is copied there: a jar that a
+repository replaced is detected before a JVM loads it. The project's own jar is compiled locally, so it has no line.
+
+Third-party scripts of the console's pages are extracted from WebJars, which Maven resolves too.
 """
 
 from __future__ import annotations
@@ -18,17 +22,135 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
-from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_jar_lock, write_jar_lock
 from deltaworks.tables.spark.java_archive import ensure_java_archive
 from deltaworks.tables.spark.toolchain import find_java, find_maven
-from deltaworks.tables.spark.web_files import unpack_web_files
+
+#: Artifacts that are compiled from this repository.
+OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
+LOCK_COMMAND = "make jarlock"
+_HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` rewrites it."
+
+
+@dataclass(frozen=True, slots=True)
+class JarLock:
+    """Recorded digests by file name. `version` is the digest of the complete lock file."""
+
+    path: Path
+    digests: dict[str, str]
+    version: str
+
+    def verify(self, jars: Iterable[Path]) -> int:
+        """Compares jars with their recorded digests, reading every file completely. Returns the number of jars.
+
+        Raises:
+            ContractError: JAR_DIGEST_DIFFERS, a jar differs from the recorded digest.
+            ConfigError: JAR_NOT_LOCKED, the lock has no line for a jar.
+        """
+        paths = sorted(jars)
+        for path in paths:
+            recorded = self.digests.get(path.name)
+            if recorded is None:
+                raise ConfigError(
+                    "JAR_NOT_LOCKED",
+                    f"{self.path} has no digest of {path.name}, so the file cannot be verified.",
+                    hint=f"If a pom.xml has changed, rewrite the lock with `{LOCK_COMMAND}`, then review it.",
+                )
+            actual = digest_of(path)
+            if actual != recorded:
+                raise ContractError(
+                    "JAR_DIGEST_DIFFERS",
+                    f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it differs from the "
+                    "reviewed jar. No JVM has loaded it.",
+                )
+        return len(paths)
+
+
+def read_jar_lock(path: Path) -> JarLock:
+    """Reads the lock file at `path`.
+
+    Raises:
+        ConfigError: JAR_NOT_LOCKED, the file is missing or has an invalid line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            "JAR_NOT_LOCKED",
+            f"Cannot read {path}: {error.strerror}.",
+            hint=f"Take it from the release, or `{LOCK_COMMAND}`.",
+        ) from error
+    digests: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line or line.startswith("#"):
+            continue
+        digest, _, name = line.partition("  ")
+        if len(digest) != 64 or not name.endswith(".jar"):
+            raise ConfigError(
+                "JAR_NOT_LOCKED",
+                f"{path}:{number}: expected a SHA-256, two spaces and the name of a jar.",
+                hint=f"Take the line from the release, or `{LOCK_COMMAND}`.",
+            )
+        digests[name] = digest
+    return JarLock(path=path, digests=digests, version=hashlib.sha256(text.encode()).hexdigest())
+
+
+def write_jar_lock(path: Path, jars: Iterable[Path]) -> int:
+    """Replaces the lock file atomically by one with the digests of `jars`. Returns the number of jars."""
+    lines = [f"{digest_of(jar)}  {jar.name}" for jar in sorted(jars, key=lambda jar: jar.name)]
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")
+    temporary.replace(path)
+    return len(lines)
+
+
+def digest_of(path: Path) -> str:
+    """Returns a file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+#: File name in the console's folder -> WebJar pattern and path in the jar.
+WEB_FILES: Final = {"htmx.min.js": ("htmx.org-*.jar", "dist/htmx.min.js")}
+
+
+def unpack_web_files(web: Path, folder: Path) -> list[Path]:
+    """Writes the scripts of the jars in `web` to `folder`. Unchanged files are not written again. Safe for concurrent
+    callers.
+
+    Raises:
+        ConfigError: JARS_INCOMPLETE, a jar is missing or does not contain the file.
+    """
+    written = []
+    for name, (pattern, path_in_jar) in WEB_FILES.items():
+        data = _read_from_jar(web, pattern, path_in_jar)
+        target = folder / name
+        if not target.is_file() or target.read_bytes() != data:
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{name}.{uuid.uuid4().hex}"
+            temporary.write_bytes(data)
+            temporary.replace(target)
+        written.append(target)
+    return written
+
+
+def _read_from_jar(web: Path, pattern: str, entry_suffix: str) -> bytes:
+    for jar in sorted(web.glob(pattern)):
+        with zipfile.ZipFile(jar) as archive:
+            for entry in archive.namelist():
+                if entry.endswith(entry_suffix):
+                    return archive.read(entry)
+    raise ConfigError("JARS_INCOMPLETE", f"No jar {pattern} in {web} holds {entry_suffix}.")
+
 
 MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15

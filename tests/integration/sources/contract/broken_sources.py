@@ -11,9 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.events.chunks import Payload
-from deltaworks.sources.base import ObjectSlice, Slice, Source, Task
-from deltaworks.sources.offset_ranges import OffsetRange
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.base import ObjectSlice, OffsetRange, Slice, Source, Task
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 
 

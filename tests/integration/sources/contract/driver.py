@@ -29,10 +29,9 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.engine.runner import IngestRun
 from deltaworks.events.chunks import Payload
 from deltaworks.operations.stream_parts import STREAM_PARTS
-from deltaworks.sources.base import Slice, Source, Task
-from deltaworks.sources.offset_ranges import OffsetRange
+from deltaworks.sources.base import OffsetRange, Slice, Source, Task
 from deltaworks.sources.registry import open_source
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench

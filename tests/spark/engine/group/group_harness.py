@@ -19,9 +19,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.health.groups import group_stop_flag
-from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, group_stop_flag, read_heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.group.run import GroupResult, GroupRun
 from deltaworks.operations.stream_parts import STREAM_PARTS

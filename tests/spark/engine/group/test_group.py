@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import backoff, paths
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.engine import driver_host
-from deltaworks.engine.group import member, run
+from deltaworks.engine.group import run
 from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from tests.spark.engine.group.group_harness import MEMBERS, POISON, GroupHarness
@@ -118,7 +118,7 @@ def test_a_lost_lease_ends_one_query_and_not_the_shared_driver(
         class Alone(driver_host.SharedDriver):
             on_lease_lost = driver_host.OwnDriver.on_lease_lost  # type: ignore[assignment]
 
-        monkeypatch.setattr(member, "SharedDriver", Alone)
+        monkeypatch.setattr(run, "SharedDriver", Alone)
     with harness.running(spark):
         for name in MEMBERS:
             harness.land(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.console.actions.origin import is_same_origin
+from deltaworks.console.actions.routes import is_same_origin
 
 HERE = {"host": "lake.example:8443"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.lineage import MAX_NODES, Graph, Node, build_graph, edges, layout_graph
+from deltaworks.console.pages.lineage import MAX_NODES, Graph, Node, build_graph, edges, layout_graph
 from tests.console_harness import ConsoleHarness
 
 pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=40)

@@ -13,7 +13,7 @@ from deltaworks.console.host import PendingApproval
 from deltaworks.console.pages.overview import stream_report, visible_reports
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.paths import collector_control
 from deltaworks.privacy.paths import control_path
 from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.control.health.channels import channel_finding, channel_warning
+from deltaworks.control.health.processes import channel_finding, channel_warning
 from deltaworks.errors.conditions import catalog
 from deltaworks.specs.environment import AlertsSpec
 from deltaworks.specs.project import load_catalog

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter
-from deltaworks.control.health.collectors import evaluate_collector
+from deltaworks.control.health.collectors import CollectorHeartbeatWriter, evaluate_collector
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import (

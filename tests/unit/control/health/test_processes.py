@@ -8,7 +8,7 @@ from pathlib import Path
 from deltaworks.control import paths
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.vault import VaultHeartbeat
+from deltaworks.control.records.erasure import VaultHeartbeat
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.unit.control.health.test_collectors import NOW, ago, heartbeat_of

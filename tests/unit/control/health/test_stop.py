@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import ObjectStore
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.health.vaults import evaluate_vault
-from deltaworks.control.records.vault import VaultHeartbeat
+from deltaworks.control.health.processes import evaluate_vault
+from deltaworks.control.records.erasure import VaultHeartbeat
 from deltaworks.errors.conditions import alert_for_verdict
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
 from deltaworks.control.health.limits import Finding, HealthLimits
-from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import (
     Verdict,

@@ -11,8 +11,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
-from deltaworks.control.locks.turn_server import PendingRequests, WriteTurnServer
-from deltaworks.control.locks.write_turn import TurnRecord, write_turn
+from deltaworks.control.locks.write_turn import PendingRequests, TurnRecord, WriteTurnServer, write_turn
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
 from tests.waiting import PATIENCE_SECONDS, eventually

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from deltaworks.control.records.certificate import Certificate, CertifiedLanding, CertifiedScan, CertifiedTable
-from deltaworks.control.records.erasure import ErasureStep
-from deltaworks.control.records.erasure_window import ErasureWindow, PurgedTable
-from deltaworks.control.records.replacements import (
+from deltaworks.control.records.erasure import ErasureStep, ErasureWindow, PurgedTable
+from deltaworks.control.records.reprocess import (
     ReplacedObject,
     ReplacementCompletion,
     ReplacementPlan,

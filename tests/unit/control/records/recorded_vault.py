@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deltaworks.control.records.erasure import VaultHeartbeat
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.control.records.vault import VaultHeartbeat
 from deltaworks.vault.key_pages import KeyPage, WrappedKey
 
 AT = "2026-01-02T03:04:05.678+00:00"

@@ -13,16 +13,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.records.approval import Approval
-from deltaworks.control.records.generations import CheckpointRecord, Generations
+from deltaworks.control.records.generations import (
+    CheckpointRecord,
+    Generations,
+    LostCommit,
+    Rollback,
+    RollbackCompletion,
+    StagedRows,
+    StartOver,
+    StartOverCompletion,
+    TableLoss,
+)
 from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
 from deltaworks.control.records.mutation import MutationBatch, MutationCompletion, TableMutation, VersionRange
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.reprocess import ReprocessCompletion, ReprocessPlan, StagedFiles, StagedTable
-from deltaworks.control.records.rollback import LostCommit, Rollback, RollbackCompletion, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
-from deltaworks.control.records.start_over import StartOver, StartOverCompletion, TableLoss
 from deltaworks.control.records.store import RecordPart, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from tests.examples import examples

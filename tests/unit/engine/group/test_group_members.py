@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.engine.group import group_members
-from deltaworks.engine.group.group_members import STABLE_SECONDS, GroupMembers
+from deltaworks.engine.group import run
+from deltaworks.engine.group.run import STABLE_SECONDS, GroupMembers
 from deltaworks.specs.project import load_catalog
 from tests.unit.specs.test_groups import project
 
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(group_members, "time", clock)
+    monkeypatch.setattr(run, "time", clock)
     return clock
 
 

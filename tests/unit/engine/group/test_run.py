@@ -16,12 +16,10 @@ import pytest
 
 from deltaworks.control import backoff, paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.health.groups import group_stop_flag
-from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag, group_stop_flag, read_heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.driver_host import SharedDriver
-from deltaworks.engine.group import group_members, member, run
+from deltaworks.engine.group import run
 from deltaworks.engine.group.run import GroupResult, GroupRun
 from deltaworks.engine.runner import RunResult, StreamParts
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, TransientError
@@ -131,12 +129,12 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
         (run, "POLL_SECONDS", 0.01),
         (run, "UPDATE_SECONDS", 0.02),
         (run, "STOP_FLAG_DELAY_SECONDS", 0.1),
-        (group_members, "STABLE_SECONDS", 0.0),
-        (member, "_OTHER_OWNER_WAIT_SECONDS", 0.02),
+        (run, "STABLE_SECONDS", 0.0),
+        (run, "_OTHER_OWNER_WAIT_SECONDS", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
     pretended = FakeRuns()
-    monkeypatch.setattr(member, "IngestRun", pretended.make)
+    monkeypatch.setattr(run, "IngestRun", pretended.make)
     return Harness(declared(tmp_path, "a", "b", "c"), pretended)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed import keyed_catchup, latest_by_key, latest_rows
+from deltaworks.engine.keyed import keyed_catchup, merge
 from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.errors import ContractError, FencedError
@@ -354,10 +354,10 @@ def test_a_crash_around_a_merge_is_completed_by_the_next_process(
 def test_more_rows_than_fit_in_memory_are_merged_in_parts(
     harness: KeyedHarness, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest_rows, "BUFFERED_BYTES", 2_000)
-    monkeypatch.setattr(latest_by_key, "BUFFERED_BYTES", 2_000)
-    monkeypatch.setattr(latest_by_key, "KEYS_PER_PASS", 7)
-    monkeypatch.setattr(latest_by_key, "MAX_LISTED_VALUES", 3)
+    monkeypatch.setattr(merge, "BUFFERED_BYTES", 2_000)
+    monkeypatch.setattr(merge, "BUFFERED_BYTES", 2_000)
+    monkeypatch.setattr(merge, "KEYS_PER_PASS", 7)
+    monkeypatch.setattr(merge, "MAX_LISTED_VALUES", 3)
     draw = random.Random(7)
     # Files as small as these are mostly overhead, of which a delete leaves little.
     monkeypatch.setattr(keyed_catchup, "_table_bytes", lambda table: 1 << 40)

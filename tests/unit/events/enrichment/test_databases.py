@@ -16,7 +16,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
-from deltaworks.events.enrichment.ip_addresses import format_ip, parse_ip, truncate_ip_text
+from deltaworks.events.enrichment.lookups_and_masks import format_ip, parse_ip, truncate_ip_text
 from deltaworks.specs.storage import StorageSpec
 from tests.shared_data import SHARED_DATA
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.events.enrichment.ip_addresses import format_ip, parse_ip, truncate_ip_text
+from deltaworks.events.enrichment.lookups_and_masks import format_ip, parse_ip, truncate_ip_text
 
 IPV4 = st.ip_addresses(v=4)
 IPV6 = st.ip_addresses(v=6)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.formats.parquet_footer import RowGroup, read_row_groups
+from deltaworks.events.formats.parquet import RowGroup, read_row_groups
 
 NESTED = pa.table(
     {

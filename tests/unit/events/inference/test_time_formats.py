@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.inference.time_formats import (
+from deltaworks.events.inference.field_profiles import (
     DATE_PATTERNS,
     DATETIME_PATTERNS,
     has_utc_offset,

@@ -15,8 +15,7 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import SEAL_PURPOSE, TOKEN_PURPOSE, KeyService, key_context
-from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.keys.base import SEAL_PURPOSE, TOKEN_PURPOSE, KeyService, LocalKeyring, key_context
 from deltaworks.privacy.keys.kms import KmsKeyService
 from deltaworks.privacy.keys.stored_keys import (
     get_or_create_key,
@@ -24,7 +23,7 @@ from deltaworks.privacy.keys.stored_keys import (
     open_key_service,
     unreadable_day_key,
 )
-from deltaworks.specs.privacy_settings import KeyringSpec, KmsSpec
+from deltaworks.specs.privacy import KeyringSpec, KmsSpec
 from tests.moto_server import running_moto
 
 PLAYERS = key_context("players", SEAL_PURPOSE)

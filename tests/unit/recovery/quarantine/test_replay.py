@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.health.throughput import read_throughput
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks import reread_lease
+from deltaworks.control.locks import lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConcurrencyError, ContractError
@@ -303,7 +303,7 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: ReplayHarne
 def test_a_replay_waits_for_a_reprocess(
     stage: ReplayHarness, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reread_lease, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1)
     monkeypatch.setattr(replay_commit, "WAIT_SECONDS", 2)
     catalog = stage.catalog(spec_with(make_spec))
 

@@ -17,7 +17,7 @@ from deltaworks.recovery.reprocess import selection as module
 from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, Selection
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from tests.unit.engine.ledger_harness import Harness

@@ -21,7 +21,7 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import StartOverResult, start_over
-from deltaworks.sources.delta.losses import check_not_rolled_back
+from deltaworks.sources.delta.source import check_not_rolled_back
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at, declared
@@ -253,7 +253,7 @@ def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes
 def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
     stage: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltaworks.sources.delta import losses as delta_losses
+    from deltaworks.sources.delta import source as delta_losses
 
     back(stage, 1)
     at = PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")[0]

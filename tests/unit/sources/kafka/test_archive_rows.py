@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from deltaworks.errors import ContractError
 from deltaworks.events.archive import ARCHIVE_SCHEMA, archive_rows
 from deltaworks.events.chunks import BatchMetadata
-from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
-from deltaworks.sources.kafka.offsets import PARTITION_BITS, partition_seq
+from deltaworks.sources.kafka.offsets import PARTITION_BITS, kafka_archive_columns, partition_seq
 
 AT_US = 1_767_225_600_000_000
 STAMP = BatchMetadata(7, AT_US, "spec")

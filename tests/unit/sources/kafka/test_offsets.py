@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.start_over import StartOver
+from deltaworks.control.records.generations import StartOver
 from deltaworks.errors import ContractError
 from deltaworks.sources.kafka.offsets import TopicIds
 

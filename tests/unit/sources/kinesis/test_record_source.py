@@ -12,8 +12,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Offset, Position, ShardRange, ShardRangeEnd, ShardRangeLimits
-from deltaworks.sources.kinesis.record_source import KinesisRecordSource, oldest_sequence_number, reread_shard_range
 from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, get_or_fetch
+from deltaworks.sources.kinesis.source import KinesisRecordSource, oldest_sequence_number, reread_shard_range
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog

@@ -11,13 +11,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
-from deltaworks.engine.table_files import FileTarget
+from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.objects import payloads
 from deltaworks.sources.objects.payloads import FileOpener, FileReference, open_object
-from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy

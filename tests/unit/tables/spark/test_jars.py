@@ -13,13 +13,14 @@ import pytest
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.tables.spark.jar_lock import digest_of, read_jar_lock
 from deltaworks.tables.spark.jars import (
     artifact_name,
     class_path_names,
+    digest_of,
     ensure_broker_jars,
     ensure_jars,
     main,
+    read_jar_lock,
     record_digests,
 )
 

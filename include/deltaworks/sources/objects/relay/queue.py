@@ -18,8 +18,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.background import attempts
 from deltaworks.control.clock import utc_now
-from deltaworks.control.retry import attempts
 from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec

@@ -2,15 +2,25 @@
 
 An offset is {"seq": n, "log": id}: the last file included, and the id of its log. All other state is in
 `stateLocation`.
+
+Formats, types and reasons equal those of pipelines, so both yield the same rows. Columns `_bucket`, `_key`, `_seq` and
+`_position` give a row's origin, if the schema has them. Content that cannot be read is rejected, never raised, and
+written to the state's table `file_quarantine`, each item once: a task writes one object per file with rejected content,
+which depends only on the file and the schema, so a retried task writes the same object. After a batch, the driver
+commits these objects to the table in one idempotent step and deletes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,11 +31,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from deltaworks.control.objects import open_objects
-from deltaworks.events.reasons import RejectedEvent
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConfigError
+from deltaworks.events.chunks import Payload
+from deltaworks.events.columns import convert_column
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.events import require_event
+from deltaworks.events.formats.json import Malformed
+from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent
+from deltaworks.events.source_fields import partition_fields
+from deltaworks.events.table_columns import EventColumn, Reasons
 from deltaworks.sources.base import split_balanced
+from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
-from deltaworks.sources.spark_formats.s3_sqs.file_quarantine import FileQuarantineTable, query_name, save_rejected
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     LocatedFile,
@@ -34,9 +55,197 @@ from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     list_slice,
     open_log,
 )
-from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
+from deltaworks.specs.sources.records import TEXT_FORMATS
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
+from deltaworks.specs.types import ColumnType, parse_type
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+
+_ROWS_PER_BATCH = 10_000
+_RAW_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class _EventBuffer:
+    """Buffered events of one payload."""
+
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    raw_values: list[bytes] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+
+class RowReader:
+    """Converts payloads into rows of a schema.
+
+    Raises:
+        ConfigError: SOURCE_SCHEMA_UNSUPPORTED, a column has a type that these formats cannot provide.
+    """
+
+    def __init__(self, schema: StructType, source: FileSourceSpec) -> None:
+        is_text = source.format in TEXT_FORMATS
+        self._target = to_arrow_schema(schema, timezone="UTC")
+        self._columns = [
+            EventColumn(
+                field.name,
+                (field.name,),
+                _parse_type(field.name, field.dataType.simpleString()),
+                required=not field.nullable,
+                values_are_text=is_text or field.name in source.partition_columns,
+            )
+            for field in schema.fields
+        ]
+        self._frame = create_framer(source)
+        self._partition_columns = source.partition_columns
+        self._max_event_bytes = source.max_event_bytes
+
+    def read(self, payload: Payload, *, bucket: str, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one payload; adds rejected events to `rejected`."""
+        if payload.problem is not None:
+            rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", payload.problem))
+            return
+        origin = {"_bucket": bucket, "_key": payload.key, "_seq": payload.seq}
+        origin |= partition_fields(payload.key, self._partition_columns)
+        buffer = _EventBuffer()
+        try:
+            for position, (value, raw) in enumerate(self._frame(payload.data or b"")):
+                try:
+                    event = self._check_event(value, raw)
+                except ConversionError as misfit:
+                    rejected.append(_rejected(payload, position, raw, Reason(misfit.code, "", misfit.detail)))
+                    continue
+                buffer.events.append({**event, **origin, "_position": position})
+                buffer.raw_values.append(raw)
+                buffer.positions.append(position)
+                if len(buffer.events) >= _ROWS_PER_BATCH:
+                    yield from self._rows(payload, buffer, rejected)
+                    buffer = _EventBuffer()
+        except ConversionError as misfit:  # raised before the first event
+            rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
+        yield from self._rows(payload, buffer, rejected)
+
+    def _check_event(self, value: Any, raw: bytes) -> dict[str, Any]:
+        if len(raw) > self._max_event_bytes and not isinstance(value, Malformed):
+            raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
+        return require_event(value)
+
+    def _rows(self, payload: Payload, buffer: _EventBuffer, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
+        reasons: Reasons = {}
+        arrays = [_array(buffer, column, reasons) for column in self._columns]
+        rejected += [
+            _rejected(payload, buffer.positions[index], buffer.raw_values[index], *row_reasons)
+            for index, row_reasons in sorted(reasons.items())
+        ]
+        table = pa.Table.from_arrays(arrays, names=[column.name for column in self._columns])
+        if reasons:
+            table = table.filter(pa.array([index not in reasons for index in range(table.num_rows)]))
+        yield from table.cast(self._target).to_batches()
+
+
+def _array(buffer: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
+    """Returns a column as an Arrow array. A value that does not fit is a reason to reject its event."""
+    array, errors = convert_column(target.values(buffer.events), target.kind)
+    target.add_reasons(reasons, array, errors)
+    return array
+
+
+def _parse_type(name: str, text: str) -> ColumnType:
+    try:
+        return parse_type(text)
+    except ValueError as error:
+        raise ConfigError("SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.") from None
+
+
+def _rejected(payload: Payload, position: int, raw: bytes, *reasons: Reason) -> RejectedEvent:
+    return RejectedEvent(payload.seq, position, payload.key, raw[:_RAW_BYTES], None, reasons)
+
+
+FILE_QUARANTINE_KEY = "file_quarantine"
+FILE_QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("bucket", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("etag", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("raw", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("noted_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def query_name(schema_json: str, source_json: str) -> str:
+    """Returns a digest of a query's input and columns, which identifies the query among those that use one state."""
+    return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
+
+
+def save_rejected(
+    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, rejected: Sequence[RejectedEvent]
+) -> None:
+    """Stores the rejected content of one file until its batch completes. Idempotent."""
+    rows = [
+        {
+            "bucket": bucket,
+            "key": reference.key,
+            "etag": reference.etag,
+            "seq": reference.seq,
+            "position": row.position,
+            "reason": ",".join(str(reason.code) for reason in row.reasons),
+            "detail": "; ".join(f"{reason.path} {reason.detail}".strip() for reason in row.reasons),
+            "raw": row.raw.decode("utf-8", "backslashreplace"),
+            "query": query,
+        }
+        for row in rejected
+    ]
+    objects.put(f"{_folder(query)}{reference.seq:019d}.json", json.dumps(rows).encode())
+
+
+class FileQuarantineTable:
+    """Commits the rejected content that tasks stored to the table. Used by one thread of one driver."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, query: str) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._query = query
+
+    def commit_up_to(self, up_to_seq: int) -> int:
+        """Commits rejected content of files up to `up_to_seq`, whose batch is complete; returns the number of rows.
+        Idempotent.
+        """
+        keys = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
+        if not keys:
+            return 0
+        metadata = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="commit_rejected")
+        table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=metadata)
+        step = Step(f"s3-sqs/{self._query}", up_to_seq)
+        committed_seq = table.transaction_version(step.app_id) or 0
+        rows: list[dict[str, object]] = []
+        for key in keys:
+            stored = self._objects.get(key)
+            if stored is not None and _seq_of(key) > committed_seq:
+                rows += [{**row, "noted_at": utc_now()} for row in json.loads(stored.data)]
+        if rows:
+            self._lake.append(
+                table,
+                FILE_QUARANTINE_KEY,
+                pa.Table.from_pylist(rows, FILE_QUARANTINE_SCHEMA),
+                step=step,
+                user_metadata=metadata,
+            )
+        for key in keys:
+            self._objects.delete(key)
+        return len(rows)
+
+
+def _folder(query: str) -> str:
+    return f"rejected/{query}/"
+
+
+def _seq_of(key: str) -> int:
+    return int(key.rpartition("/")[2].removesuffix(".json"))
 
 
 def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLimits:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.sources.objects.landing.land import LandedFile, land
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 
 class MemoryStore(dict[str, bytes]):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.specs.conftest import ENVIRONMENT, write_project

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from deltaworks.events.chunks import Payload
 from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
+from deltaworks.sources.spark_formats.s3_sqs.reader import RowReader
 from deltaworks.tables.arrow_types import arrow_schema
 
 GIVEN = {"queueUrl": "http://localhost/1/queue", "stateLocation": "s3://lake/state"}

@@ -1,17 +1,55 @@
-"""Channel `sns`: publishes to a topic, and checks its subscriptions."""
+"""Channels that send notifications: their interface, and the channels `sns`, `log` and `webhook`.
+
+`sns` publishes to a topic and checks its subscriptions, `log` writes to the log of the process that sends
+notifications, and `webhook` posts each notification as JSON to a URL.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from deltaworks.alerts.channels.base import ChannelProblem, Send, rejection_error
 from deltaworks.alerts.notification import Notification
+from deltaworks.errors import TransientError
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.environment import SnsChannelSpec
+from deltaworks.specs.environment import AnyChannelSpec, LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.storage import AwsSpec
+
+
+class Send(Protocol):
+    """Sends one notification. Raises TransientError CHANNEL_FAILED if it is not accepted."""
+
+    def __call__(self, notification: Notification) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A declared channel with its sender."""
+
+    spec: AnyChannelSpec
+    send: Send
+
+    @property
+    def name(self) -> str:
+        """The declared name of the channel."""
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelProblem:
+    """A problem of a channel. `is_blocking` is set if no notification would arrive."""
+
+    text: str
+    is_blocking: bool = False
+
+
+def rejection_error(channel: str, why: object) -> TransientError:
+    """Builds the error for a notification that a channel did not accept."""
+    return TransientError("CHANNEL_FAILED", f"Channel {channel!r} did not accept a notification: {why}.")
+
 
 #: Details of rule notifications that become message attributes, for filter policies.
 _RULE_ATTRIBUTES = ("pipeline", "rule")
@@ -126,3 +164,37 @@ def _subscription_problem(client: Any, subscription: dict[str, str], dead_letter
     if dead_letters is not None and target != dead_letters:
         return ChannelProblem(f"the dead-letter queue of {endpoint} is {target}, but {dead_letters} is declared")
     return None
+
+
+log = logging.getLogger("deltaworks.alerts")
+_LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
+
+
+def log_sender(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
+    """Creates the sender: one line per notification, at the log level of its severity."""
+
+    def send(notification: Notification) -> None:
+        log.log(_LEVELS[notification.severity], "%s: %s", notification.title, notification.text.replace("\n", " "))
+
+    return send
+
+
+def webhook_sender(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
+    """Creates the sender. Its errors never contain the URL, which may be a secret."""
+
+    def send(notification: Notification) -> None:
+        import httpx
+
+        headers = {"X-Deltaworks-Notification": notification.id}
+        if spec.token is not None:
+            headers["Authorization"] = f"Bearer {spec.token.resolve()}"
+        try:
+            response = httpx.post(
+                resolve_text(spec.url), json=notification.record(), headers=headers, timeout=spec.timeout_seconds
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise rejection_error(spec.name, type(error).__name__) from error
+        if response.status_code >= 300:
+            raise rejection_error(spec.name, f"it answered {response.status_code}")
+
+    return send
