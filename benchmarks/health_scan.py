@@ -82,7 +82,7 @@ def make_tables(storage: StorageSpec, count: int) -> list[DeclaredTable]:
 
 def _scan(storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> None:
     from deltaworks.maintenance.table_health.catalog_tables import with_health
-    from deltaworks.maintenance.table_health.score import score
+    from deltaworks.maintenance.table_health.report import score
 
     with clock:
         scanned = with_health(storage, tables)

@@ -156,7 +156,7 @@ def _resolve_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[
 
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     """Resolves the same requests, following one rename of each id per round."""
-    from deltaworks.mutations.pointer_doubling import follow_pointers, local_checkpoint, moves
+    from deltaworks.mutations.interval_diff import follow_pointers, local_checkpoint, moves
     from deltaworks.mutations.requests import last_updates, timeline
     from deltaworks.mutations.resolve import Trace, build_intervals
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.namespace import Namespace
+    from deltaworks.erasure.requests import Namespace
     from deltaworks.specs.catalog import Catalog
 
 
@@ -19,8 +19,7 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
     """
     from deltaworks.control.clock import utc_now
     from deltaworks.erasure.erasure_run import ErasureRun
-    from deltaworks.erasure.namespace import open_namespace
-    from deltaworks.erasure.requests import receive_request
+    from deltaworks.erasure.requests import open_namespace, receive_request
     from deltaworks.privacy.envelope_encryption import token
 
     catalog = _catalog(folder)

@@ -133,7 +133,7 @@ def _in_process(lake: Lake) -> int:
 
 def _by_spark(lake: Lake) -> int:
     from benchmarks import sides
-    from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
+    from deltaworks.maintenance.vacuum import vacuum_with_spark
 
     spark = sides.session()
     files = 0

@@ -18,7 +18,7 @@ from deltaworks.control.records.erasure import Erasures
 from deltaworks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.namespace import Namespace
+    from deltaworks.erasure.requests import Namespace
 
 _NAMESPACE = typer.Argument(help="Namespace of personal data.", show_default=False)
 _REQUEST = typer.Argument(help="Request id, as in `deltaworks privacy erasures`.", show_default=False)
@@ -39,8 +39,7 @@ def erase(
     The identifier becomes a token immediately and is not stored. The DAG <namespace>__erase deletes the rows in its
     next night, and files of older versions a week later. The certificate documents each step.
     """
-    from deltaworks.erasure.namespace import open_namespace
-    from deltaworks.erasure.requests import token_of
+    from deltaworks.erasure.requests import open_namespace, token_of
 
     received_at = _parse_received(received)
     space = open_namespace(catalog(), namespace)
@@ -66,7 +65,7 @@ def _create_request(namespace: Namespace, token: str, received_at: datetime) -> 
 
 
 def _print_counts(namespace: Namespace, token: str) -> None:
-    from deltaworks.erasure.row_counts import count_rows, person_of_token
+    from deltaworks.erasure.purge_window import count_rows, person_of_token
 
     person = person_of_token(namespace, token)
     listing = Listing(("table", "rows", "from", "to", ""), title="rows to delete")

@@ -117,7 +117,7 @@ def trend(
     table_trends = trends(snapshots)
     parts: list[str | Listing] = []
     if chart is not None:
-        from deltaworks.maintenance.table_health.trend_chart import worst_tables, write_trend_chart
+        from deltaworks.maintenance.table_health.snapshots import worst_tables, write_trend_chart
 
         path = write_trend_chart(chart, worst_tables(snapshots, worst))
         parts.append(f"Charts: {path}")

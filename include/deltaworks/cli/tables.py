@@ -46,7 +46,7 @@ def check(
     table: str = typer.Argument("", help="Only this table."),
 ) -> CommandOutput:
     """Check for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on damage."""
-    from deltaworks.recovery.repair.damage import check_pipeline
+    from deltaworks.recovery.repair.log_gap import check_pipeline
 
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)
@@ -85,7 +85,7 @@ def register(
     settings: bool = typer.Option(False, "--settings", help="Print the session's settings, for spark-defaults.conf."),
 ) -> None:
     """Print SQL that registers every table in a Spark catalog; run it with `spark-sql -f`, and again for new tables."""
-    from deltaworks.tables.registration import external_session_settings, registration_statements
+    from deltaworks.tables.query import external_session_settings, registration_statements
 
     project = catalog(required_service=None if settings else "lake")
     if settings:

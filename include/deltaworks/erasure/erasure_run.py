@@ -6,29 +6,265 @@ cannot advance, the result contains the reason; if an operator must act, the ale
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from deltaworks import __version__
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import exclusive_lock
-from deltaworks.control.provenance import current_run
-from deltaworks.control.records.erasure import ErasureRequest, ErasureState, ErasureWindows
-from deltaworks.erasure.certification import certify
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.certificate import (
+    Certificate,
+    Certificates,
+    CertifiedLanding,
+    CertifiedScan,
+    CertifiedTable,
+)
+from deltaworks.control.records.erasure import ErasureRequest, ErasureState, ErasureWindows, PurgedTable
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep, sweep_detail
-from deltaworks.erasure.namespace import Namespace
-from deltaworks.erasure.purge_window import PurgeWindow, next_window, unfinished_work
-from deltaworks.erasure.remaining_references import remove_gold_shadows
-from deltaworks.erasure.requests import delete_ended_persons, read_person, write_person
-from deltaworks.erasure.row_counts import person_of_token
-from deltaworks.erasure.scan import MAX_NAMED, ScanReport, scan_namespace
+from deltaworks.erasure.purge_window import (
+    PurgeTarget,
+    PurgeWindow,
+    next_window,
+    person_of_token,
+    purge_targets,
+    unfinished_work,
+)
+from deltaworks.erasure.requests import Namespace, delete_ended_persons, read_person, require_privacy, write_person
+from deltaworks.erasure.scan import MAX_NAMED, ScanReport, log_clean_after, remove_gold_shadows, scan_namespace
 from deltaworks.erasure.suppression import blocking_streams, pending_sealed_files, suppress_person
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
-from deltaworks.erasure.vacuum_purged import NamespaceVacuum, VacuumOutcome
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
+from deltaworks.maintenance.vacuum_files import vacuum_files
+from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
 from deltaworks.privacy.paths import vault_page_of
+from deltaworks.tables.lake import arrow_path
+from deltaworks.tables.protected_files import existing_files
+
+
+def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certificate:
+    """Writes the certificate of a request in state `verified`. Idempotent.
+
+    Raises:
+        ContractError: ERASURE_MISCOUNTED, row counts of a table are inconsistent; CERTIFICATES_BROKEN.
+    """
+    certificates = Certificates(namespace.objects, namespace.name)
+    existing = certificates.read(request.request_id)
+    if existing is not None:
+        return existing
+    number, previous = certificates.newest()
+    certificate = _create_certificate(namespace, request, number=number + 1, previous=previous, by=by)
+    wrong = [f"{table.pipeline}.{table.table}" for table in certificate.tables if not table.is_consistent]
+    if wrong:
+        raise ContractError(
+            "ERASURE_MISCOUNTED",
+            f"Row counts of {', '.join(wrong)} are inconsistent in window {certificate.window}: nothing is certified.",
+            hint=("Compare the version of the purge with the previous one, and restore the table if rows are missing."),
+        )
+    return certificates.append(certificate)
+
+
+def _create_certificate(
+    namespace: Namespace, request: ErasureRequest, *, number: int, previous: str, by: str
+) -> Certificate:
+    detail = {step.state: step.detail for step in request.steps}
+    window = int(detail["purged"]["window"])
+    purged = ErasureWindows(namespace.objects, namespace.name).tables(window)
+    verified = detail["verified"]
+    purged_at = request.reached_at("purged")
+    return Certificate(
+        namespace=namespace.name,
+        request_id=request.request_id,
+        number=number,
+        received_at=request.received_at.isoformat(),
+        deadline_at=request.deadline_at.isoformat(),
+        times={step.state: step.at for step in request.steps},
+        tokens=int(detail["resolved"]["tokens"]),
+        tokens_sha256=str(detail["resolved"]["tokens_sha256"]),
+        shared_tokens=int(detail["resolved"]["shared"]),
+        mode=" ".join(sorted({require_privacy(spec).erase.mode for spec in namespace.pipelines})),
+        window=window,
+        suppression=int(detail["suppressed"]["number"]),
+        key_pages=tuple(detail["shredded"]["pages"]),
+        tables=tuple(_certified_table(record, request.request_id) for record in purged),
+        scan=CertifiedScan(
+            objects=int(verified["objects"]),
+            bytes=int(verified["bytes"]),
+            hits_before=int(detail["purged"]["hits_before"]),
+            hits=0,
+            log_hits=int(verified["in_logs"]),
+            retained=int(verified["kept"]),
+            damaged=tuple(verified["damaged"]),
+        ),
+        holds=tuple(detail["vacuumed"]["holds"]),
+        log_clean_after=log_clean_after(_log_retentions(namespace), purged_at).isoformat(),
+        landing_clean_after=landing_clean_after(namespace, request.reached_at("suppressed")).isoformat(),
+        landing=_certified_landing(detail["purged"], verified),
+        code_version=__version__,
+        by=by,
+        previous_sha256=previous,
+    )
+
+
+def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding:
+    """Returns the totals of both landing sweeps of a request."""
+    last, first = verified["landing"], purged["landing"]
+
+    def total(name: str) -> int:
+        return int(last[name]) + int(first[name])
+
+    return CertifiedLanding(
+        objects=last["objects"],
+        bytes=last["bytes"],
+        rewritten=total("rewritten"),
+        removed_versions=total("removed"),
+        events=total("events"),
+        unreadable_events=last["unreadable"],
+    )
+
+
+def _certified_table(record: PurgedTable, request_id: str) -> CertifiedTable:
+    return CertifiedTable(
+        pipeline=record.pipeline,
+        table=record.table,
+        version=record.version,
+        rows_before=record.rows_before,
+        rows_after=record.rows_after,
+        erased_before=record.erased_before,
+        erased_after=record.erased_after,
+        other_rows_before=record.other_rows_before,
+        other_rows_after=record.other_rows_after,
+        person_rows=record.by_request.get(request_id, 0),
+        files_removed=len(record.removed_files),
+        retention_reason=record.retention_reason,
+    )
+
+
+def landing_clean_after(namespace: Namespace, suppressed_at: datetime) -> datetime:
+    """Returns the time after which no object that landed before the suppression exists."""
+    return suppressed_at + timedelta(days=max(require_privacy(spec).erase.landing_days for spec in namespace.pipelines))
+
+
+def _log_retentions(namespace: Namespace) -> list[str]:
+    retentions = []
+    for spec in namespace.pipelines:
+        for table in spec.tables:
+            delta_table = namespace.lake.open(namespace.home(spec.pipeline).table(table.name))
+            if delta_table is not None:
+                retentions.append(delta_table.metadata().configuration.get("delta.logRetentionDuration") or "")
+    return retentions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumOutcome:
+    """Result of a VACUUM for erasures.
+
+    Args:
+        due_at: time from which purged files may be deleted.
+        holds: descriptions of holds that block the VACUUM.
+        remaining: files that still exist although they are due, as `<pipeline>.<table>: <why>`.
+    """
+
+    due_at: datetime
+    holds: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all files are deleted."""
+        return not self.holds and not self.remaining
+
+
+def vacuum_due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
+    """Returns the time from which VACUUM may delete the files of these purges."""
+    newest = max((record.at_ms for record in purged), default=0)
+    retention = max(namespace.retention, timedelta(hours=MINIMUM_RETENTION_HOURS))
+    return datetime.fromtimestamp(newest / 1000, tz=UTC) + retention
+
+
+class NamespaceVacuum:
+    """VACUUM within one erasure run, once for all windows that are due. Not thread-safe."""
+
+    def __init__(self, namespace: Namespace, *, now: datetime) -> None:
+        self._namespace = namespace
+        self._now = now
+        self._reasons: dict[str, str] | None = None
+
+    def delete_purged_files(self, purged: Sequence[PurgedTable]) -> VacuumOutcome:
+        """Deletes the files of these purges with a full VACUUM, which also deletes uncommitted files.
+
+        Idempotent; safe with concurrent writers and readers. Does nothing before the due time.
+
+        Raises:
+            ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
+        """
+        due = vacuum_due_at(self._namespace, purged)
+        if self._now < due:
+            return VacuumOutcome(due_at=due)
+        touched = [record for record in purged if record.removed_files]
+        holds = tuple(blocking_holds(self._namespace, touched))
+        if self._reasons is None:
+            self._reasons = self._vacuum_all()
+        remaining = tuple(remaining_files(self._namespace, touched, self._reasons))
+        return VacuumOutcome(due_at=due, holds=holds, remaining=remaining)
+
+    def _vacuum_all(self) -> dict[str, str]:
+        """Vacuums every table; returns the reported reason by declared table."""
+        reasons: dict[str, str] = {}
+        for spec in self._namespace.pipelines:
+            for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
+                reasons[f"{spec.pipeline}.{result.table}"] = result.reason
+        for target in purge_targets(self._namespace):
+            # Tables of readers, of the vault, and shadow tables of a reprocess.
+            if f"{target.pipeline}.{target.table}" not in reasons:
+                _vacuum_undeclared(target, self._now)
+        return reasons
+
+
+def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:
+    """Yields descriptions of readers, restores and write turns that began before the purges and need their files."""
+    by_pipeline = {spec.pipeline: spec for spec in namespace.pipelines}
+    for record in purged:
+        if record.pipeline not in by_pipeline:
+            continue
+        purged_at = datetime.fromtimestamp(record.at_ms / 1000, tz=UTC)
+        home = namespace.home(record.pipeline)
+        for hold in holds_on(namespace.catalog, namespace.lake, home, record.table):
+            if hold.since is None or hold.since - timedelta(hours=MARGIN_HOURS) < purged_at:
+                yield f"{record.pipeline}.{record.table}: {hold.holder}"
+
+
+def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
+    """Yields the tables of which purged files still exist, with the reason that VACUUM reported."""
+    by_name = {(target.pipeline, target.table): target for target in purge_targets(namespace)}
+    for record in purged:
+        target = by_name.get((record.pipeline, record.table))
+        if target is None:
+            continue
+        root = arrow_path(target.lake.storage, target.key)
+        remaining = sum(1 for _ in existing_files(target.lake, [f"{root}/{path}" for path in record.removed_files]))
+        if remaining:
+            name = f"{record.pipeline}.{record.table}"
+            reason = reasons.get(name) or "VACUUM gave no reason"
+            yield f"{name}: {remaining} of {len(record.removed_files)} files; {reason}"
+
+
+def _vacuum_undeclared(target: PurgeTarget, now: datetime) -> None:
+    delta_table = target.lake.open(target.key)
+    if delta_table is None:
+        return
+    hours = MINIMUM_RETENTION_HOURS
+    metadata = user_metadata(
+        pipeline=target.pipeline, batch=delta_table.version(), operation=OPERATION, retention_hours=hours, mode="full"
+    )
+    vacuum_files(
+        target.lake, target.objects, target.key, hours=hours, full=True, dry_run=False, now=now, user_metadata=metadata
+    )
+
 
 BLOCKED = "ERASURE_BLOCKED"
 #: Handlers by current state. A handler returns the next state and its details.

@@ -8,29 +8,150 @@ remains, nothing is written.
 from __future__ import annotations
 
 import bz2
+import copy
 import gzip
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from deltaworks.erasure.event_owners import EventOwners, Owners
-from deltaworks.erasure.landing_parquet import erase_parquet_rows
-from deltaworks.erasure.token_search import TokenSearch, combine_searches
+from deltaworks.erasure.token_search import TokenSearch, combine_searches, has_token_form
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress, detect_compression
-from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
-from deltaworks.events.events import value_at
+from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone, tombstone_line
+from deltaworks.events.events import EventReader, value_at
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
+from deltaworks.privacy.redactor import Redactor
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
+
+#: Request id by index of the event to erase within one piece of a payload.
+Owners = dict[int, str]
+
+
+class EventOwners:
+    """Assigns events to erasure requests. Not thread-safe.
+
+    Args:
+        specs: pipelines that read the object, all with the same event boundaries.
+        key: token key of the namespace.
+        searches: token search by request id.
+    """
+
+    def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
+        self._readers = [(EventReader(spec), Redactor(spec.privacy, key)) for spec in specs if spec.privacy is not None]
+        self._searches = searches
+        self._combined_search = combine_searches(searches.values())
+        #: Searched tokens that do not have the usual form, such as ids created by mutations.
+        self._untyped_ids = {token for token in self._combined_search.tokens if not has_token_form(token)}
+
+    def owners_in_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
+        """Returns the number of events in a piece, and the events to erase.
+
+        Args:
+            at_ms: time when the object landed; tokens of children depend on the day.
+        """
+        if isinstance(value, Malformed | OverBudget):
+            request = self._first_request(self._combined_search.tokens_in_bytes(raw))
+            return 1, {} if request is None else {0: request}
+        events, owners = 0, Owners()
+        for reader, redactor in self._readers:
+            event_value = value if len(self._readers) == 1 else copy.deepcopy(value)
+            events = 0
+            for index, (inner, inner_raw) in enumerate(reader.unwrap_arrays([(event_value, raw)])):
+                events = index + 1
+                if index not in owners:
+                    request = self._owner_of_event(reader, redactor, inner, inner_raw, at_ms)
+                    owners.update({} if request is None else {index: request})
+        if events > 1 and not owners:
+            # The wrapper of events may contain a token that none of its events contains.
+            request = self._first_request(self._combined_search.tokens_in_bytes(raw))
+            owners = {} if request is None else dict.fromkeys(range(events), request)
+        return events, owners
+
+    def _owner_of_event(
+        self, reader: EventReader, redactor: Redactor, value: Any, raw: bytes, at_ms: int
+    ) -> str | None:
+        present = self._combined_search.tokens_in_bytes(raw)
+        if not present and not reader.is_erased(value):
+            try:
+                event = redactor.redact_reread(reader.read_event(value), at_ms=at_ms)
+            except ConversionError:
+                return None
+            present = self._combined_search.tokens_in_bytes(_encode_event(event))
+            if not present and self._untyped_ids:
+                present = self._untyped_ids.intersection(_texts(event))
+        return self._first_request(present)
+
+    def _first_request(self, tokens: set[str]) -> str | None:
+        if not tokens:
+            return None
+        return next(request for request, search in sorted(self._searches.items()) if tokens & search.tokens)
+
+
+def _encode_event(event: Any) -> bytes:
+    try:
+        return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, ValueError):
+        return json.dumps(event, default=str).encode("utf-8", "replace")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield str(name)
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> bytes:
+    """Returns the object with these rows replaced by tombstones. Row groups, compression and other rows stay the same.
+
+    Args:
+        request_by_row: request id by row number.
+    """
+    file = pq.ParquetFile(pa.BufferReader(content))
+    # Erased rows are null, so all columns must be nullable.
+    schema = pa.schema([field.with_nullable(True) for field in file.schema_arrow], file.schema_arrow.metadata)
+    if ERASED_FIELD not in schema.names:
+        schema = schema.append(pa.field(ERASED_FIELD, pa.string()))
+    metadata = file.metadata
+    codec = metadata.row_group(0).column(0).compression if metadata.num_row_groups else "NONE"
+    sink = pa.BufferOutputStream()
+    first = 0
+    with pq.ParquetWriter(sink, schema, compression=codec.lower()) as writer:
+        for group in range(metadata.num_row_groups):
+            rows = file.read_row_group(group)
+            writer.write_table(_replace_rows(rows, schema, request_by_row, first), row_group_size=max(1, rows.num_rows))
+            first += rows.num_rows
+    return bytes(sink.getvalue())
+
+
+def _replace_rows(rows: pa.Table, schema: pa.Schema, request_by_row: Mapping[int, str], first: int) -> pa.Table:
+    requests = [request_by_row.get(first + number) for number in range(rows.num_rows)]
+    row_indexes = pa.array([number if request is None else None for number, request in enumerate(requests)], pa.int64())
+    existing = rows.column(ERASED_FIELD).to_pylist() if ERASED_FIELD in rows.schema.names else [None] * rows.num_rows
+    columns = []
+    for column in schema:
+        if column.name == ERASED_FIELD:
+            columns.append(pa.array([new or old for new, old in zip(requests, existing, strict=True)], column.type))
+        else:
+            columns.append(rows.column(column.name).take(row_indexes))
+    return pa.Table.from_arrays(columns, schema=schema)
+
 
 _LINE_FORMATS = ("csv", "tsv", "text")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

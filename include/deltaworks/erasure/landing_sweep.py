@@ -19,7 +19,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.reprocess import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
 from deltaworks.erasure.landing_rewrite import CannotRewriteError, ContentEraser, ErasedContent
 from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
-from deltaworks.erasure.namespace import Namespace, require_privacy
+from deltaworks.erasure.requests import Namespace, require_privacy
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.globs import key_matcher

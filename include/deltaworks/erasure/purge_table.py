@@ -10,24 +10,111 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.control.records.erasure import PurgedTable
-from deltaworks.erasure.purge_counts import FileCount, TableSurvey
 from deltaworks.erasure.table_files import TableFiles
-from deltaworks.erasure.token_replacement import TokenReplacer
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.privacy.envelope_encryption import random_token
 from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
 from deltaworks.tables.log_writer import write_due_checkpoint
+
+
+@dataclass(slots=True)
+class FileCount:
+    """Counts of one file, from its content, not its statistics.
+
+    Args:
+        rows: rows that no deletion vector marks as deleted.
+        hits: of these, rows with a searched token.
+        matches_in_deleted_rows: rows with a searched token that a deletion vector marks as deleted, but that are still
+            in the file.
+        by_request: `hits` by request.
+        sequence_numbers: collector sequence numbers of the rows.
+    """
+
+    rows: int = 0
+    hits: int = 0
+    matches_in_deleted_rows: int = 0
+    by_request: Counter[str] = field(default_factory=Counter)
+    sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSurvey:
+    """Rows with searched tokens in one version of a table.
+
+    Args:
+        rows: all rows of the table.
+        by_file: rows with a searched token by file; 0 if all such rows are marked as deleted.
+        by_request: rows with a searched token by request.
+        dates: rows with a searched token by value of the first partition column, such as a date.
+        matches_in_deleted_rows: rows with a searched token that are marked as deleted, in all files.
+        sequence_numbers: collector sequence numbers of `hits`.
+    """
+
+    version: int
+    rows: int
+    by_file: Mapping[FileId, int] = field(default_factory=dict)
+    by_request: Mapping[str, int] = field(default_factory=dict)
+    dates: Mapping[str, int] = field(default_factory=dict)
+    matches_in_deleted_rows: int = 0
+    sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+
+    @property
+    def hits(self) -> int:
+        """Number of rows with a searched token."""
+        return sum(self.by_file.values())
+
+
+class TokenReplacer:
+    """Replaces tokens consistently: one object replaces the same token always by the same random one."""
+
+    def __init__(self, search: TokenSearch) -> None:
+        self._search = search
+        self._random_by_token: dict[str, str] = {}
+
+    def replace(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows with replaced tokens. Use small batches, since every value is converted to Python."""
+        columns = [
+            pa.array([self._replace_value(value) for value in column.to_pylist()], column.type)
+            for column in rows.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    def _replace_value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._replace_text(value)
+        if isinstance(value, bytes):
+            return self._replace_text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        if isinstance(value, dict):
+            return {name: self._replace_value(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._replace_value(item) for item in value)
+        return value
+
+    def _replace_text(self, text: str) -> str:
+        if text in self._search.tokens:
+            return self._random_token(text)
+        for token in self._search.tokens_in_bytes(text.encode("utf-8", "surrogateescape")):
+            text = text.replace(token, self._random_token(token))
+        return text
+
+    def _random_token(self, token: str) -> str:
+        if token not in self._random_by_token:
+            self._random_by_token[token] = random_token()
+        return self._random_by_token[token]
+
 
 Mode = Literal["rows", "identity"]
 #: Adds the collector sequence numbers of rows to a set of numbers.

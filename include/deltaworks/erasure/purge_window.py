@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.control import paths
@@ -19,20 +20,48 @@ from deltaworks.control.locks.lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.erasure import ErasureWindow, ErasureWindows, PurgedTable
+from deltaworks.control.records.erasure import ErasureRequest, ErasureWindow, ErasureWindows, PurgedTable
 from deltaworks.control.records.reprocess import reprocess_ids
-from deltaworks.erasure.namespace import Namespace, require_privacy
-from deltaworks.erasure.personal_tables import personal_tables
+from deltaworks.erasure.person_resolution import MutationIntervals, Person, VaultIdentities, resolve_person
 from deltaworks.erasure.purge_table import Mode, SequenceNumberRecorder, TablePurger, erasure_step
-from deltaworks.erasure.purged_sequence_numbers import sequence_number_recorder
-from deltaworks.erasure.remaining_references import remove_references
-from deltaworks.erasure.scan import ScanReport
+from deltaworks.erasure.requests import Namespace, read_person, require_privacy
+from deltaworks.erasure.scan import ScanReport, personal_tables, remove_references
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.errors import ConcurrencyError
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.maintenance.lost_events import find_collected_table
 from deltaworks.privacy.paths import vault_identities, vault_links, vault_reveals
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.query import QUARANTINE
 from deltaworks.tables.steps import read_last_replay
+
+
+def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRecorder | None:
+    """Returns the recorder for rows of a table; None if the table's sequence numbers are not checked for losses."""
+    collected = find_collected_table(spec)
+    if collected is None or table not in (collected.table, QUARANTINE):
+        return None
+
+    def record_from_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+        columns = (_column_values(rows, name) for name in (collected.collector_column, collected.seq_column))
+        for process, seq in zip(*columns, strict=True):
+            numbers.add(process, seq)
+
+    def record_from_raw(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
+        for raw in _column_values(rows, "raw"):
+            numbers.add_raw(raw.encode() if isinstance(raw, str) else b"")
+
+    return record_from_raw if table == QUARANTINE else record_from_columns
+
+
+def _column_values(rows: pa.RecordBatch, name: str) -> list[object]:
+    """Returns the values of a column; nulls if the file was written before the table had the column."""
+    if name not in rows.schema.names:
+        return [None] * rows.num_rows
+    values: list[object] = rows.column(name).to_pylist()
+    return values
+
 
 #: Used instead of a pipeline's name for tables without one.
 READERS, VAULT = "readers", "vault"
@@ -245,3 +274,53 @@ def next_window(
     return records.create_next(
         {request: report.count_objects(search.tokens) for request, search in sorted(waiting.items())}
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonRowCount:
+    """Rows of one person in one table, with their first and last date."""
+
+    pipeline: str
+    table: str
+    rows: int
+    first_date: str = ""
+    last_date: str = ""
+    exemption_reason: str = ""
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The count as cells: table, rows, first date, last date, and why the rows are exempt."""
+        exemption = f"kept: {self.exemption_reason}" if self.exemption_reason else ""
+        return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, exemption
+
+
+def person_of_token(namespace: Namespace, token: str) -> Person:
+    """Resolves a token to a person, from the current content of the vault and the mutations."""
+    origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
+    return resolve_person(token, VaultIdentities(namespace.vault), origins)
+
+
+def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:
+    """Yields the row count of a person for every table with rows."""
+    search = {"person": TokenSearch(person.tokens)}
+    for target in purge_targets(namespace):
+        purger = TablePurger(
+            target.lake, target.objects, target.key, pipeline=target.pipeline, table=target.table, requests=search
+        )
+        survey = purger.survey()
+        if survey.hits:
+            dates = sorted(survey.dates)
+            yield PersonRowCount(
+                pipeline=target.pipeline,
+                table=target.table,
+                rows=survey.hits,
+                first_date=dates[0],
+                last_date=dates[-1],
+                exemption_reason=target.exemption_reason,
+            )
+
+
+def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
+    """Returns the person of an open request, as recorded, or resolved now if it is not recorded yet."""
+    person = read_person(namespace, request)
+    return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])

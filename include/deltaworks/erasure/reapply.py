@@ -18,8 +18,8 @@ from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure import PurgedTable
-from deltaworks.erasure.personal_tables import PersonalTable, personal_tables
 from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.scan import PersonalTable, personal_tables
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.privacy.envelope_encryption import suppression_digest
 from deltaworks.privacy.keys.stored_keys import namespace_token_key, open_key_service

@@ -18,8 +18,8 @@ from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.verdicts import is_live
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.erasure import ErasureRequest, read_vault_heartbeat
-from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.person_resolution import Person
+from deltaworks.erasure.requests import Namespace
 from deltaworks.errors import ConcurrencyError
 from deltaworks.privacy import paths
 from deltaworks.privacy.envelope_encryption import suppression_digest

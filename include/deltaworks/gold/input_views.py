@@ -45,9 +45,9 @@ from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, cross_pipeline_tabl
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changed_hours import max_seq_by_date
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.seq_statistics import max_seq_by_date
 
 #: Keys that a build adds to the commit's `userMetadata`.
 BUILT_FROM = "built_from"
@@ -63,7 +63,7 @@ class PinnedInput:
     - `diff_column`: a date column; changes are found by comparing the rows of two versions.
     - `time_column`: the timestamp of a row, within its date; empty if there is none.
     - `scored_input`: set for a model's table: the input whose rows the model scores.
-    - `last_seq`: the greatest `_seq` of each date, for deduplicated events (`tables.seq_statistics`).
+    - `last_seq`: the greatest `_seq` of each date, for deduplicated events (`tables.changed_hours`).
     """
 
     name: str

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.limits import MAX_DAYS, InputRate, median_input_rate, sum_by_hour, write_input_rate
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.table_health.catalog_tables import CONTROL_TABLES
+from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -111,3 +116,22 @@ def _compact_and_clean(
 def _compact(table: DeltaTable, properties: CommitProperties) -> tuple[int, int]:
     metrics = table.optimize.compact(target_size=TARGET_BYTES, commit_properties=properties)
     return int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
+
+
+def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputRate:
+    """Computes and stores the usual input of a pipeline. Idempotent; safe while the stream runs."""
+    catalog.pipeline(pipeline)
+    now = now or utc_now()
+    since = now - timedelta(days=MAX_DAYS + 1)
+    progress = Lake(catalog.environment.lake).rows(
+        paths.progress(pipeline),
+        columns=["at", "rows"],
+        filters=(pc.field("at") >= since) & (pc.field("rows") > 0),
+    )
+    rows = progress.to_pylist() if progress is not None else []
+    inputs = [(row["at"].astimezone(UTC), int(row["rows"])) for row in rows]
+    first = min((at for at, _ in inputs), default=now)
+    norm = median_input_rate(sum_by_hour(inputs), first_input_at=first, now=now)
+    objects = open_objects(catalog.environment.lake)
+    write_input_rate(objects, paths.input_rate(paths.pipeline_control(pipeline)), norm)
+    return norm

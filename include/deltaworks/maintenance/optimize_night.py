@@ -9,23 +9,151 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
-from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.layout import OptimizedTable, optimized_tables, read_layout, select_tables
-from deltaworks.maintenance.night_plan import NightPlan, plan_night
 from deltaworks.maintenance.optimize import OptimizeResult, SessionFactory, TableOptimizer
-from deltaworks.maintenance.partition_choice import OptimizePolicy, TableChoice
-from deltaworks.maintenance.select_partitions import read_policy, select_partitions
-from deltaworks.maintenance.zorder_ledger import ZOrderLedger
+from deltaworks.maintenance.partition_choice import OptimizePolicy, PartitionChoice, TableChoice, choose_partitions
+from deltaworks.maintenance.table_health.measure import table_health
+from deltaworks.maintenance.vacuum import exclusive_maintenance
+from deltaworks.maintenance.zorder_ledger import LedgerState, ZOrderLedger, read_ledger
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+
+
+def read_policy(spec: PipelineSpec) -> OptimizePolicy:
+    """Returns the policy of a pipeline's daily round."""
+    upkeep = spec.maintenance
+    closed_after = dt.timedelta(hours=upkeep.closed_after_hours)
+    return OptimizePolicy(target_file_bytes=upkeep.target_file_bytes, closed_after=closed_after)
+
+
+def select_partitions(
+    lake: Lake,
+    spec: PipelineSpec,
+    *,
+    policy: OptimizePolicy,
+    now: dt.datetime,
+    tables: Sequence[str] | None = None,
+    ledger_state: LedgerState | None = None,
+) -> list[TableChoice]:
+    """Returns the partitions to rewrite in each table that OPTIMIZE maintains, with a reason.
+
+    Args:
+        tables: names of tables; by default all.
+        ledger_state: the Z-order ledger, if already read.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+    """
+    ledger = read_ledger(lake, spec.pipeline) if ledger_state is None else ledger_state
+    return [
+        choose_partitions(
+            table_health(lake, paths.table(spec.pipeline, table.name), history_commits=0),
+            read_layout(lake, spec.pipeline, table),
+            ledger=ledger.table_state(table.name),
+            now=now,
+            policy=policy,
+        )
+        for table in select_tables(spec, tables).values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition that needs rewriting."""
+
+    table: str
+    choice: PartitionChoice
+
+    @property
+    def benefit_per_second(self) -> float:
+        """Bytes that reads save per second of rewriting."""
+        return self.choice.benefit / max(self.choice.cost_seconds, 1e-6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightPlan:
+    """The plan of a night: `selected` partitions, best first, and `deferred` ones.
+
+    Deferred partitions that exceed a full night are also in `too_large`.
+    """
+
+    budget_seconds: float
+    selected: tuple[Candidate, ...]
+    deferred: tuple[Candidate, ...]
+    too_large: tuple[Candidate, ...]
+
+    @property
+    def cost_seconds(self) -> float:
+        """Estimated seconds of the selected partitions."""
+        return sum(candidate.choice.cost_seconds for candidate in self.selected)
+
+    def tables(self) -> list[str]:
+        """Returns the tables with selected partitions, best first."""
+        return list(dict.fromkeys(candidate.table for candidate in self.selected))
+
+    def selected_partitions(self, table: str) -> list[PartitionChoice]:
+        """Returns the selected partitions of a table, best first."""
+        return [candidate.choice for candidate in self.selected if candidate.table == table]
+
+    def deferred_partitions(self, table: str) -> list[PartitionChoice]:
+        """Returns the deferred partitions of a table."""
+        return [candidate.choice for candidate in self.deferred if candidate.table == table]
+
+
+def plan_night(
+    choices: Sequence[TableChoice], *, budget_seconds: float, night_seconds: float | None = None
+) -> NightPlan:
+    """Selects partitions within a time budget.
+
+    Args:
+        night_seconds: the length of a full night, if the budget is only its remainder.
+    """
+    candidates = [Candidate(choice.table, partition) for choice in choices for partition in choice.partitions]
+    ranked = sorted(
+        candidates,
+        key=lambda candidate: (-candidate.benefit_per_second, candidate.table, str(candidate.choice.partition)),
+    )
+    selected = _fit_budget(ranked, budget_seconds)
+    single = max((candidate for candidate in ranked if _cost(candidate) <= budget_seconds), key=_benefit, default=None)
+    if single is not None and _benefit(single) > sum(map(_benefit, selected)):
+        rest = [candidate for candidate in ranked if candidate is not single]
+        selected = [single, *_fit_budget(rest, budget_seconds - _cost(single))]
+    taken_ids = set(map(id, selected))
+    full_seconds = budget_seconds if night_seconds is None else night_seconds
+    return NightPlan(
+        budget_seconds=budget_seconds,
+        selected=tuple(selected),
+        deferred=tuple(candidate for candidate in ranked if id(candidate) not in taken_ids),
+        too_large=tuple(candidate for candidate in ranked if _cost(candidate) > full_seconds),
+    )
+
+
+def _fit_budget(ranked: Sequence[Candidate], budget_seconds: float) -> list[Candidate]:
+    selected, remaining_seconds = [], budget_seconds
+    for candidate in ranked:
+        if _cost(candidate) <= remaining_seconds:
+            selected.append(candidate)
+            remaining_seconds -= _cost(candidate)
+    return selected
+
+
+def _cost(candidate: Candidate) -> float:
+    return candidate.choice.cost_seconds
+
+
+def _benefit(candidate: Candidate) -> float:
+    return candidate.choice.benefit
+
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
+from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.protected_files import (

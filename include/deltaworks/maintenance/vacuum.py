@@ -10,21 +10,29 @@ run in this process (`vacuum_files`); only tables with unsupported features need
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.exclusive import run_unless_files_held
-from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ConfigError
-from deltaworks.maintenance.alerts import alert_not_vacuumed, exclusive_maintenance, resolve_not_vacuumed
+from deltaworks.control.locks.exclusive import (
+    MAINTENANCE_OVERLAP,
+    ExclusiveLock,
+    maintenance_lock,
+    run_unless_files_held,
+)
+from deltaworks.control.provenance import parse_user_metadata, user_metadata
+from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import SessionFactory
@@ -36,13 +44,131 @@ from deltaworks.maintenance.vacuum_holds import (
     effective_retention,
     holds_on,
 )
-from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.protected_files import UncommittedFiles, table_retention_hours, uncommitted_files
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.protected_files import UncommittedFiles, existing_files, table_retention_hours, uncommitted_files
 from deltaworks.tables.table_swap import table_content
 from deltaworks.tables.vacuum_candidates import LogTooShort, SparkRequired
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    # Must be off: otherwise Delta 4.1 and later ignore RETAIN.
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
+    # Must be on for VACUUM to be recorded in the history of a table on S3.
+    "spark.databricks.delta.vacuum.logging.enabled": "true",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
+}
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+#: VACUUM lists folders in this many tasks; the default of 10,000 takes 40 s for an empty table on two cores.
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+#: Error class of Delta if the log no longer reaches back to the last VACUUM.
+_LITE_UNAVAILABLE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
+
+
+def vacuum_with_spark(
+    spark: SparkSession, lake: Lake, key: str, *, hours: int, full: bool, dry_run: bool, version: int, metadata: str
+) -> tuple[int, int]:
+    """Runs VACUUM. Returns the number of files deleted and their bytes (in a dry run: to be deleted).
+
+    Args:
+        version: version of the table before VACUUM.
+        metadata: the `userMetadata` of the commits.
+
+    Raises:
+        LogTooShort: as `vacuum_files`.
+    """
+    from deltaworks.tables.spark.session import USER_METADATA, override_settings
+
+    mode = "FULL" if full else "LITE"
+    command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` {mode} RETAIN {hours} HOURS"
+    tasks = str(max(8, 4 * spark.sparkContext.defaultParallelism))
+    checked = str(hours >= MINIMUM_RETENTION_HOURS).lower()
+    settings = {**_SETTINGS, _RETENTION_CHECK: checked, _LISTING_TASKS: tasks, USER_METADATA: metadata}
+    try:
+        with override_settings(spark, settings):
+            if dry_run:
+                return _count_files(lake, [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()])
+            spark.sql(command).collect()
+    except Exception as error:
+        if full or not _LITE_UNAVAILABLE.search(str(error)):
+            raise
+        raise LogTooShort from error
+    return _count_deleted(lake, key, after_version=version, metadata=metadata)
+
+
+def _count_files(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
+    """Returns the number of files among these paths, without folders, and their bytes."""
+    # Not a URI parser: Hadoop writes these paths unescaped, so % and # are part of names.
+    locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
+    sizes = [info.size or 0 for info in existing_files(lake, locations)]
+    return len(sizes), sum(sizes)
+
+
+def _count_deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
+    """Returns the files and bytes that this VACUUM deleted, from its commits (END has files, START has bytes)."""
+    opened = lake.open(key)
+    newest = opened.version() if opened else after_version
+    own_metadata = parse_user_metadata(metadata)
+    metrics: dict[str, Any] = {}
+    for commit in commit_history(lake, key, newest=newest, limit=newest - after_version):
+        if commit.operation.startswith("VACUUM") and commit.metadata == own_metadata:
+            metrics |= commit.metrics
+    return int(metrics.get("numDeletedFiles", 0)), int(metrics.get("sizeOfDataToDelete", 0))
+
+
+log = logging.getLogger(__name__)
+NOT_VACUUMED = "TABLE_NOT_VACUUMED"
+
+
+@contextlib.contextmanager
+def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[ExclusiveLock]:
+    """Holds the maintenance lock of a pipeline within a block.
+
+    If the lock is taken, raises an alert, which the next successful run resolves.
+
+    Raises:
+        ConcurrencyError: MAINTENANCE_RUNNING.
+    """
+    objects, pipeline = home.objects, home.pipeline
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(maintenance_lock(objects, pipeline, work=work))
+        except ConcurrencyError as error:
+            with contextlib.suppress(DeltaworksError):
+                raise_alert(
+                    objects, cause=MAINTENANCE_OVERLAP, subject=pipeline, summary=error.message, detail={"work": work}
+                )
+            raise
+        with contextlib.suppress(DeltaworksError):
+            resolve_alert(objects, cause=MAINTENANCE_OVERLAP, subject=pipeline)
+        yield lock
+
+
+def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
+    """Raises the alert for a table that VACUUM skips. The table's obsolete files accumulate until it is vacuumed."""
+    subject = f"{home.pipeline}.{table}"
+    with _log_alert_failures(subject):
+        raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM skips {subject}: {reason}")
+
+
+def resolve_not_vacuumed(home: PipelineHome, table: str) -> None:
+    """Resolves the alert for a table that was vacuumed."""
+    subject = f"{home.pipeline}.{table}"
+    with _log_alert_failures(subject):
+        resolve_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary="the table was vacuumed")
+
+
+@contextlib.contextmanager
+def _log_alert_failures(subject: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltaworksError as error:
+        log.warning("table=%s its alert could not be raised or resolved: %s", subject, error)
+
 
 OPERATION = "vacuum"
 VacuumMode = Literal["lite", "full"]

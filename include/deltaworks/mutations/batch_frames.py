@@ -13,9 +13,14 @@ from deltaworks.control.records.mutation import MutationBatch, VersionRange
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.bounds import Arrivals, mutable_spec, mutations_spec, read_arrivals
-from deltaworks.mutations.interval_diff import changed_periods, full_coverage, late_row_periods, merge_periods
+from deltaworks.mutations.interval_diff import (
+    changed_periods,
+    full_coverage,
+    late_row_periods,
+    local_checkpoint,
+    merge_periods,
+)
 from deltaworks.mutations.merge import MAX_LISTED_ORGANISATIONS, AffectedRange, affected_range
-from deltaworks.mutations.pointer_doubling import local_checkpoint
 from deltaworks.mutations.requests import invalid_reason, resolve_settings
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS

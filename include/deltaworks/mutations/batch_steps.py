@@ -23,9 +23,9 @@ from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.mutations.batch_frames import BatchFrames, TableChanges
 from deltaworks.mutations.bounds import mutable_tables, mutations_spec
 from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
+from deltaworks.mutations.interval_diff import local_checkpoint
 from deltaworks.mutations.merge import TableMerge, count_invalid_values, merge_settings, set_deletion_vectors
 from deltaworks.mutations.notifications import changed_rows, notifications
-from deltaworks.mutations.pointer_doubling import local_checkpoint
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.mutations.state_tables import (
     RENAME_NAME,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.pointer_doubling import Checkpoint, local_checkpoint
+from deltaworks.mutations.interval_diff import Checkpoint, local_checkpoint
 from deltaworks.mutations.requests import ARRIVAL, RENAME_OPERATIONS, invalid_reason
 from deltaworks.mutations.resolve import Trace, trace_requests
 

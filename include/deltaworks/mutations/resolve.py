@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.pointer_doubling import Checkpoint, local_checkpoint, moves, resolve_chains
+from deltaworks.mutations.interval_diff import Checkpoint, local_checkpoint, moves, resolve_chains
 from deltaworks.mutations.requests import (
     DEPARTURE,
     UPDATES,

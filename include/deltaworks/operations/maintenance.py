@@ -111,8 +111,7 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
 
 def _plan_report(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
     from deltaworks.control.clock import utc_now
-    from deltaworks.maintenance.night_plan import plan_night
-    from deltaworks.maintenance.select_partitions import read_policy, select_partitions
+    from deltaworks.maintenance.optimize_night import plan_night, read_policy, select_partitions
     from deltaworks.tables.lake import Lake
 
     spec = context.catalog.pipeline(context.subject)
@@ -210,7 +209,7 @@ class LearnOptions(Options):
 
 def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report:
     """Stores a pipeline's usual input for each hour of the day. Idempotent."""
-    from deltaworks.maintenance.learn_input_rate import learn_input_rate as learn
+    from deltaworks.maintenance.control_tables import learn_input_rate as learn
 
     return Report(results=[learn(context.catalog, context.subject)])
 

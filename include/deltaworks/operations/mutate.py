@@ -103,7 +103,7 @@ class PurgeOptions(Options):
 
 def purge(context: OperationContext, options: PurgeOptions) -> Report:
     """Deletes rows that were marked as deleted longer ago than declared. Cannot be undone. Idempotent."""
-    from deltaworks.mutations.purge import purge_deleted
+    from deltaworks.mutations.apply import purge_deleted
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = purge_deleted(context.spark(), context.catalog, context.subject, dry_run=dry_run, deletion_limit=bound)

@@ -15,7 +15,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, split_names
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.namespace import Namespace
+    from deltaworks.erasure.requests import Namespace
     from deltaworks.vault.reveal import RevealedValue
 
 
@@ -197,7 +197,7 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
     """
     from deltaworks.control.clock import utc_now
     from deltaworks.erasure.erasure_run import ErasureRun
-    from deltaworks.erasure.namespace import open_namespace
+    from deltaworks.erasure.requests import open_namespace
 
     namespace = open_namespace(context.catalog, context.subject)
     if options.dry_run:
@@ -213,7 +213,7 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
 def _count_report(namespace: Namespace) -> Report:
     from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
-    from deltaworks.erasure.row_counts import PersonRowCount, count_rows, current_person
+    from deltaworks.erasure.purge_window import PersonRowCount, count_rows, current_person
     from deltaworks.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="rows to erase")

@@ -36,7 +36,7 @@ from deltaworks.tables.log import (
     replay_base,
     replayed_actions,
 )
-from deltaworks.tables.protected_files import deletion_vector_path
+from deltaworks.tables.protected_files import deletion_vector_path, table_retention_hours
 
 #: Supported features: in addition to SUPPORTED_FEATURES, those that change neither which files a version needs nor how
 #: its log is read.
@@ -334,3 +334,35 @@ def _existing_sizes(lake: Lake, key: str, paths: list[str]) -> Iterator[tuple[st
         ):
             if info.type is fs.FileType.File:
                 yield path, info.size or 0
+
+
+#: Tables with more files are not listed.
+MAX_LISTED_FILES = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreferencedFiles:
+    """Number and total size of unreferenced files."""
+
+    files: int
+    bytes: int
+
+
+def count_unreferenced(lake: Lake, key: str, *, limit: int = MAX_LISTED_FILES) -> UnreferencedFiles | None:
+    """Counts the files below `key` that no version within the table's retention needs.
+
+    Returns None if the table does not exist, has more than `limit` files, or can only be examined by Spark. Files
+    written within the retention are not counted, because a writer may be about to commit them.
+
+    Raises:
+        ContractError: the log is missing a commit.
+    """
+    table = lake.open(key)
+    if table is None or len(table.file_uris()) > limit:
+        return None
+    before_ms = int(time.time() * 1000) - table_retention_hours(table) * 3_600_000
+    try:
+        candidates = candidates_by_listing(lake, key, table, before_ms=before_ms)
+    except SparkRequired:
+        return None
+    return UnreferencedFiles(files=len(candidates.files), bytes=candidates.bytes)

@@ -20,7 +20,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.erasure.namespace import Namespace, open_namespace
+from deltaworks.erasure.requests import Namespace, open_namespace
 from deltaworks.privacy.envelope_encryption import token
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness import mutable_rows

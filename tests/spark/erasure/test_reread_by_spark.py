@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.erasure.erasure_run import ErasureRun
-from deltaworks.erasure.namespace import open_namespace
 from deltaworks.erasure.reapply import ErasureReapplier
-from deltaworks.erasure.requests import receive_request, token_of
+from deltaworks.erasure.requests import open_namespace, receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NO_SUPPRESSION

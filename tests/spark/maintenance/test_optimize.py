@@ -18,12 +18,11 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance import alerts as maintenance_alerts
 from deltaworks.maintenance import optimize, optimize_night
+from deltaworks.maintenance import vacuum as maintenance_alerts
 from deltaworks.maintenance.optimize import TableOptimizer
-from deltaworks.maintenance.optimize_night import optimize_tables
+from deltaworks.maintenance.optimize_night import optimize_tables, read_policy
 from deltaworks.maintenance.partition_choice import OptimizePolicy
-from deltaworks.maintenance.select_partitions import read_policy
 from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState, ZOrderLedger
 from deltaworks.tables.log import commit_history

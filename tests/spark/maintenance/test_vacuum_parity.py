@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
+from deltaworks.maintenance.vacuum import vacuum_with_spark
 from deltaworks.maintenance.vacuum_files import vacuum_files
-from deltaworks.maintenance.vacuum_with_spark import vacuum_with_spark
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import override_settings

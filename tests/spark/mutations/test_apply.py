@@ -16,7 +16,7 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.records.mutation import MutationCompletion
 from deltaworks.errors import ConcurrencyError
-from deltaworks.mutations import purge
+from deltaworks.mutations import apply
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.forecast import forecast
@@ -252,14 +252,14 @@ def test_only_rows_deleted_long_ago_are_purged(
     first = stage.batches.completion(1)
     assert first is not None
     ended_at = dt.datetime.fromisoformat(first.at)
-    monkeypatch.setattr(purge, "utc_now", lambda: ended_at + dt.timedelta(days=30, milliseconds=1))
+    monkeypatch.setattr(apply, "utc_now", lambda: ended_at + dt.timedelta(days=30, milliseconds=1))
 
-    (counted,) = purge.purge_deleted(spark, stage.catalog, PIPELINE)
+    (counted,) = apply.purge_deleted(spark, stage.catalog, PIPELINE)
     assert (counted.rows, counted.dry_run, len(stage.rows())) == (1, True, 3)
-    (done,) = purge.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)
+    (done,) = apply.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)
 
     assert (done.rows, done.organisations) == (1, 1)
     assert {each["event_id"] for each in stage.rows()} == {"new", "kept"}
-    assert [each.rows for each in purge.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)] == [0]
+    assert [each.rows for each in apply.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)] == [0]
     # Rows written by the purge are not new rows.
     assert run(spark, stage).batches == []

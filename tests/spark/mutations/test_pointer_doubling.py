@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.pointer_doubling import local_checkpoint
+from deltaworks.mutations.interval_diff import local_checkpoint
 from deltaworks.mutations.resolve import resolve
 
 _START = datetime(2026, 1, 1)

@@ -15,7 +15,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.registration import register_tables, registration_statements
+from deltaworks.tables.query import register_tables, registration_statements
 from tests.unit.tables.test_query import MUTABLE
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
-from deltaworks.erasure.namespace import Namespace, open_namespace
+from deltaworks.erasure.requests import Namespace, open_namespace
 from deltaworks.privacy.envelope_encryption import token
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files import split_by_partition, write_file

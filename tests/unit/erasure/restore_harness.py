@@ -19,8 +19,7 @@ from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
 from deltaworks.erasure.erasure_run import ErasureRun
-from deltaworks.erasure.namespace import Namespace, open_namespace
-from deltaworks.erasure.requests import receive_request, token_of
+from deltaworks.erasure.requests import Namespace, open_namespace, receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import ParserInputs

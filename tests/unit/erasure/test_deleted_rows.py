@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.erasure.scan_formats import scan_object
+from deltaworks.erasure.scan import scan_object
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.tables.lake import arrow_path

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import ErasureRequest
-from deltaworks.erasure import vacuum_purged
+from deltaworks.erasure import erasure_run
 from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
@@ -155,13 +155,13 @@ def test_one_vacuum_serves_all_due_windows(lake: PeopleLake, monkeypatch: pytest
     lake.advance()
     assert lake.namespace.objects.get(paths.erasure_window("players", 2)) is not None
     lake.pass_time(days=8)
-    real, vacuums = vacuum_purged.vacuum_tables, []
+    real, vacuums = erasure_run.vacuum_tables, []
 
     def counted(*args: Any, **options: Any) -> Any:
         vacuums.append(args[2])
         return real(*args, **options)
 
-    monkeypatch.setattr(vacuum_purged, "vacuum_tables", counted)
+    monkeypatch.setattr(erasure_run, "vacuum_tables", counted)
 
     assert [result.state for result in lake.advance()] == ["certified", "certified"]
     assert vacuums == ["shop"]

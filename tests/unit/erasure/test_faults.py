@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import GRANTED_STATES, Erasures, PurgedTable
-from deltaworks.erasure import erasure_run, person_resolution, purge_table, vacuum_purged
+from deltaworks.erasure import erasure_run, person_resolution, purge_table
 from deltaworks.erasure import suppression as suppressing
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import ErasureReapplier
@@ -210,8 +210,8 @@ def test_a_reader_s_hold_blocks_the_certificate(lake: PeopleLake, monkeypatch: p
     assert "shop.orders: the reader analyst" in waiting.waiting_for
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
-    monkeypatch.setattr(vacuum_purged, "blocking_holds", lambda *_: iter(()))  # hold_check off
-    monkeypatch.setattr(vacuum_purged, "remaining_files", lambda *_: iter(()))
+    monkeypatch.setattr(erasure_run, "blocking_holds", lambda *_: iter(()))  # hold_check off
+    monkeypatch.setattr(erasure_run, "remaining_files", lambda *_: iter(()))
     (unnamed,) = lake.advance()
     assert unnamed.state == "vacuumed", "the hold would have been passed over"
 
@@ -220,16 +220,16 @@ def test_a_dry_run_vacuum_certifies_nothing(lake: PeopleLake, monkeypatch: pytes
     request = ask(lake, "player", "ann")
     lake.advance()
     lake.pass_time(days=8)
-    real = vacuum_purged.vacuum_tables
+    real = erasure_run.vacuum_tables
     monkeypatch.setattr(
-        vacuum_purged, "vacuum_tables", lambda *args, **options: real(*args, **{**options, "dry_run": True})
+        erasure_run, "vacuum_tables", lambda *args, **options: real(*args, **{**options, "dry_run": True})
     )
 
     (waiting,) = lake.advance()
     assert (waiting.state, "files" in waiting.waiting_for) == ("purged", True)
     assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
 
-    monkeypatch.setattr(vacuum_purged, "remaining_files", lambda *_: iter(()))  # vacuum_check off
+    monkeypatch.setattr(erasure_run, "remaining_files", lambda *_: iter(()))  # vacuum_check off
     (passed,) = lake.advance()
     assert passed.state == "vacuumed", "without the check the request goes on over files that are there"
     assert "tokens remain in" in passed.waiting_for, "and the scan is what is left to stop it"
@@ -242,7 +242,7 @@ def test_escaped_file_names_are_checked_correctly(lake: PeopleLake) -> None:
     left.parent.mkdir(parents=True)
     left.write_bytes(b"rows of hers")
     purge = PurgedTable.unchanged("shop", "orders", rows=1).replace(removed_files=(name,))
-    assert "1 of 1 files" in next(vacuum_purged.remaining_files(lake.namespace, [purge], {}))
+    assert "1 of 1 files" in next(erasure_run.remaining_files(lake.namespace, [purge], {}))
 
 
 def test_a_shared_device_erases_no_other_person(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:

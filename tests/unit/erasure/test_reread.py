@@ -13,9 +13,8 @@ from deltaworks.control import paths
 from deltaworks.control.locks.lease import reread_lease
 from deltaworks.erasure import purge_window, reapply
 from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
-from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.erasure.reapply import ErasureReapplier
-from deltaworks.erasure.requests import receive_request, token_of
+from deltaworks.erasure.requests import Namespace, open_namespace, receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import redaction_keys
 from deltaworks.events.parse import ParserInputs

@@ -13,7 +13,7 @@ from deltaworks.erasure import purge_window
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NO_SUPPRESSION
-from deltaworks.recovery.repair.damage import check_pipeline
+from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection

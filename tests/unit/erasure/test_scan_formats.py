@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deltaworks.erasure import scan_formats
-from deltaworks.erasure.scan_formats import scan_object
+from deltaworks.erasure import scan
+from deltaworks.erasure.scan import scan_object
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -63,7 +63,7 @@ def test_footer_statistics_and_metadata_are_scanned(tmp_path: Path) -> None:
 
 
 def test_gzip_members_and_truncated_gzip_are_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_formats, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(scan, "_CHUNK_BYTES", 64)
     lines = gzip.compress(b"x" * 50) + gzip.compress(f'y{{"player": "{ANN}"}}'.encode() * 3)
     assert found(tmp_path, lines) == {ANN}
     for shift in range(64):

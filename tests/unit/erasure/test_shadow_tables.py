@@ -13,7 +13,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.reprocess import ReprocessPlan
-from deltaworks.erasure import personal_tables, remaining_references
+from deltaworks.erasure import scan
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.erasure.token_search import TokenSearch
@@ -72,10 +72,10 @@ def test_a_shadow_must_be_deleted_completely(lake: PeopleLake, monkeypatch: pyte
 
     def piece_by_piece(namespace: Any, pipeline: str, search: TokenSearch) -> None:
         for key in namespace.objects.list(f"{paths.pipeline_control(pipeline, 'gold_shadows')}/"):
-            if remaining_references.scan_object(namespace.lake, key, search).tokens:
+            if scan.scan_object(namespace.lake, key, search).tokens:
                 namespace.objects.delete(key)
 
-    monkeypatch.setattr(remaining_references, "remove_gold_shadows", piece_by_piece)
+    monkeypatch.setattr(scan, "remove_gold_shadows", piece_by_piece)
     lake.advance()
     assert objects_of(lake, SHADOW), "Bob's file is left, in a table that a refresh would continue with"
     assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
@@ -151,7 +151,7 @@ def test_shadow_tables_of_a_reprocess_are_purged_too(
     reprocessed_beside(lake)
     request = ask(lake, "player", "ann")
     if not protected:
-        monkeypatch.setattr(personal_tables, "_shadow_tables", lambda *_: iter(()))
+        monkeypatch.setattr(scan, "_shadow_tables", lambda *_: iter(()))
     lake.advance()
     lake.pass_time(days=8)
     (done,) = lake.advance()

@@ -15,11 +15,10 @@ from deltaworks.gold import plan as plan_module
 from deltaworks.gold.plan import GoldPlan, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.changed_hours import changed_hours
+from deltaworks.tables.changed_hours import changed_hours, max_seq_by_date
 from deltaworks.tables.changes import Changes, Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.seq_statistics import max_seq_by_date
 from tests.examples import examples
 
 DAILY = GoldTableSpec.model_validate(

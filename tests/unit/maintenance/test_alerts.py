@@ -11,10 +11,9 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.maintenance import alerts as maintenance_alerts
 from deltaworks.maintenance import vacuum
-from deltaworks.maintenance.alerts import alert_not_vacuumed, resolve_not_vacuumed
-from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
+from deltaworks.maintenance import vacuum as maintenance_alerts
+from deltaworks.maintenance.vacuum import VacuumResult, alert_not_vacuumed, resolve_not_vacuumed, vacuum_tables
 from tests.unit.maintenance.table_data import ORDERS, SHOP, project
 
 

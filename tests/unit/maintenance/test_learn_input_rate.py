@@ -13,7 +13,7 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import read_input_rate
 from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.engine.progress import PROGRESS_SCHEMA
-from deltaworks.maintenance.learn_input_rate import learn_input_rate
+from deltaworks.maintenance.control_tables import learn_input_rate
 from tests.unit.engine.hold_harness import Harness
 
 NOW = datetime(2026, 3, 30, 4, 0, tzinfo=UTC)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.maintenance import night_plan as night_module
-from deltaworks.maintenance.night_plan import Candidate, plan_night
+from deltaworks.maintenance import optimize_night as night_module
+from deltaworks.maintenance.optimize_night import Candidate, plan_night
 from deltaworks.maintenance.partition_choice import PartitionChoice, TableChoice
 
 #: Benefits and costs: small numbers, so that all selections can be tried.

@@ -166,7 +166,7 @@ def test_a_lost_turn_ends_the_table_before_its_commit(catalog: Catalog, lake: La
     ledger = ZOrderLedger(lake, optimize.PipelineHome.open(lake.storage, "shop"))
     from contextlib import nullcontext
 
-    from deltaworks.maintenance.select_partitions import select_partitions
+    from deltaworks.maintenance.optimize_night import select_partitions
 
     spec = catalog.pipeline("shop")
     (choice,) = select_partitions(lake, spec, policy=OptimizePolicy(), now=NIGHT, tables=["visits"])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance import select_partitions as module
+from deltaworks.maintenance import optimize_night as module
 from deltaworks.maintenance.layout import optimized_tables, read_layout, select_tables
+from deltaworks.maintenance.optimize_night import read_policy, select_partitions
 from deltaworks.maintenance.partition_choice import TableChoice
-from deltaworks.maintenance.select_partitions import read_policy, select_partitions
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, SHOP, append, make, project

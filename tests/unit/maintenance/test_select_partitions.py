@@ -9,9 +9,8 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
-from deltaworks.maintenance.night_plan import plan_night
+from deltaworks.maintenance.optimize_night import plan_night, read_policy, select_partitions
 from deltaworks.maintenance.partition_choice import OptimizePolicy
-from deltaworks.maintenance.select_partitions import read_policy, select_partitions
 from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec

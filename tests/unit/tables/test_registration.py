@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.registration import external_session_settings, registration_statements
+from deltaworks.tables.query import external_session_settings, registration_statements
 from tests.unit.tables.test_query import MUTABLE
 
 

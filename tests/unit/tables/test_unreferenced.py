@@ -14,7 +14,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import table_retention_hours
-from deltaworks.tables.unreferenced import count_unreferenced
+from deltaworks.tables.vacuum_candidates import count_unreferenced
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("value", pa.int64())])

@@ -24,7 +24,7 @@ from deltaworks.control.summaries.tables import (
     TableSummary,
     add_night,
 )
-from deltaworks.maintenance.night_plan import NightPlan, plan_night
+from deltaworks.maintenance.optimize_night import NightPlan, plan_night
 from deltaworks.maintenance.partition_choice import TableChoice
 from deltaworks.maintenance.table_health.catalog_tables import map_tables
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, TableHealth

@@ -23,8 +23,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
+from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.specs.catalog import Catalog

@@ -19,8 +19,7 @@ from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
 from deltaworks.recovery.reprocess.read_records import read_records
 from deltaworks.recovery.reprocess.reread import Rereader, RereadResult, RereadScope, RereadSettings
-from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, SourceObject
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, SeqRanges, SourceObject
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
-from deltaworks.recovery.reprocess.provenance import Provenance
-from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
+from deltaworks.recovery.reprocess.records import Provenance, RecordResolver, ResolvedRecords
 from deltaworks.recovery.reprocess.reread import (
     PayloadOfBatch,
     Rereader,
@@ -25,7 +24,7 @@ from deltaworks.recovery.reprocess.reread import (
     raise_task_failure,
     stage_parts,
 )
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.record_source import RecordRange
 from deltaworks.sources.records import Record

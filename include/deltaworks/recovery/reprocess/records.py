@@ -7,7 +7,7 @@ selects complete batches: the records of a batch arrived between two times in th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,16 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.recovery.reprocess.provenance import Provenance, assign_provenance
 from deltaworks.recovery.reprocess.selection import (
     READ_THREADS,
     Selection,
+    SeqRanges,
     empty_selection_error,
     ingested_at_us,
     parse_instant,
     reject_fragmented,
 )
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
-from deltaworks.sources.record_source import BatchOffsets, RecordRange
+from deltaworks.sources.record_source import BatchOffsets, RecordRange, RetainedRange
 from deltaworks.sources.registry import open_record_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -39,6 +38,49 @@ from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Ranges by the place they are read from. Each record of the selection is in exactly one range."""
+
+    source: tuple[RecordRange, ...] = ()
+    archive: tuple[RecordRange, ...] = ()
+    missing: tuple[RecordRange, ...] = ()
+
+    @property
+    def readable(self) -> tuple[RecordRange, ...]:
+        """All ranges that can be read again."""
+        return self.source + self.archive
+
+
+def assign_provenance(
+    ranges: Sequence[RecordRange], retained: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
+) -> Provenance:
+    """Assigns each part of the ranges to the place it is read from.
+
+    Args:
+        retained: for each range, the part that the source retains.
+        archived: batches in the archive. The archive holds all records of a batch or none.
+        countable: batches whose number of records is recorded.
+    """
+    source: list[RecordRange] = []
+    archive: list[RecordRange] = []
+    missing: list[RecordRange] = []
+
+    def put(target: list[RecordRange], part: RecordRange | None) -> None:
+        if part is not None:
+            target.append(part)
+
+    for one, has in zip(ranges, retained, strict=True):
+        possible_from = min(has.possible_from, has.certain_from) if one.batch_id in countable else has.certain_from
+        if one.batch_id in archived:
+            put(archive, one.clip(one.first, has.certain_from - 1))
+            put(source, one.clip(has.certain_from, one.last))
+        else:
+            put(missing, one.clip(one.first, possible_from - 1))
+            put(source, one.clip(possible_from, one.last))
+    return Provenance(source=tuple(source), archive=tuple(archive), missing=tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)

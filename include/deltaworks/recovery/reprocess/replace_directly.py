@@ -24,7 +24,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, ReplaceResult
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import split_by_partition

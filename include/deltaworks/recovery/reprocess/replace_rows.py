@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from deltaworks.control.background import attempts
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 

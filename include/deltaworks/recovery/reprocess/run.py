@@ -32,7 +32,7 @@ from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessReques
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES, DirectReplacer
 from deltaworks.recovery.reprocess.replace_rows import ReplaceResult, SparkRowReplacer, committed_version
 from deltaworks.recovery.reprocess.reread import open_landing
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.recovery.reprocess.staging import ObjectReread, RecordReread, RereadPlan, Stager, staging_folder
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema

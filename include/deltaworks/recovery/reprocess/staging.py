@@ -29,8 +29,7 @@ from deltaworks.recovery.reprocess.reread import (
     reread_in_process,
     reread_with_spark,
 )
-from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import RecordSourceSpec
 from deltaworks.tables.files import write_file

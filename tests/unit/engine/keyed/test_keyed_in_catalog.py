@@ -13,7 +13,7 @@ from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
 from deltaworks.maintenance.vacuum import _select_tables
-from deltaworks.recovery.repair.damage import check_pipeline
+from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, TableHealth, histogram
-from deltaworks.maintenance.table_health.score import WEIGHTS, Score, score
+from deltaworks.maintenance.table_health.report import WEIGHTS, Score, score
 
 WELL = TableHealth(
     key="tables/shop/events", version=60, files=10, bytes=10 << 28, rows=1_000_000, small_files=0,

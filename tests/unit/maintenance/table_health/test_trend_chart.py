@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-from deltaworks.maintenance.table_health.trend_chart import small_file_share, worst_tables, write_trend_chart
+from deltaworks.maintenance.table_health.snapshots import small_file_share, worst_tables, write_trend_chart
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

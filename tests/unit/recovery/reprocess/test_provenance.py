@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.recovery.reprocess.provenance import assign_provenance
+from deltaworks.recovery.reprocess.records import assign_provenance
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, RecordRange, RetainedRange
 
 PLACES = st.integers(0, 12)

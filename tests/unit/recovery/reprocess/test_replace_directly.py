@@ -17,7 +17,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
 from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
 from deltaworks.recovery.reprocess.replace_rows import ReplaceResult
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

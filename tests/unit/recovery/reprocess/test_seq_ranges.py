@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.selection import SeqRanges
 
 SEQS = st.sets(st.integers(1, 60))
 

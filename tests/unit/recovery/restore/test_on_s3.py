@@ -10,8 +10,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import S3Objects
-from deltaworks.recovery.repair.damage import check_pipeline
-from deltaworks.recovery.repair.log_gap import repair_log
+from deltaworks.recovery.repair.log_gap import check_pipeline, repair_log
 from deltaworks.recovery.repair.lost_files import repair_files
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
