@@ -48,7 +48,7 @@ COPY --chown=airflow:0 include/deltaworks /opt/airflow/include/deltaworks
 COPY --chown=airflow:0 include/jars/pom.xml include/jars/jars.lock /opt/airflow/include/jars/
 COPY --chown=airflow:0 include/jars/src /opt/airflow/include/jars/src
 COPY --chown=airflow:0 include/spark /opt/airflow/include/spark
-RUN python -m deltaworks.tables.spark.jars
+RUN python -m deltaworks.build.jars
 
 
 FROM environment

@@ -36,10 +36,10 @@ env: $(VENV)/.stamp ## create the environment from the lock file (once)
 	@:
 
 jars: env ## resolve the jars and compile the Java classes (once)
-	@$(RUN) -m deltaworks.tables.spark.jars
+	@$(RUN) -m deltaworks.build.jars
 
 jarlock: env ## resolve the jars anew and record their digests in include/jars/jars.lock
-	@$(RUN) -m deltaworks.tables.spark.jars --record
+	@$(RUN) -m deltaworks.build.jars --record
 
 lock: env ## resolve requirements.txt anew into requirements.lock
 	@$(BIN)/uv pip compile requirements.txt --python-version 3.11 --generate-hashes --quiet \
@@ -65,7 +65,7 @@ lambda: env ## pack the collector as an AWS Lambda into dist/collector-lambda.zi
 	@$(RUN) -m sandbox.supply_chain.lambda_package
 
 demo: env ## run pipelines end to end and compare every result with the expected one (PIPELINES=names to choose)
-	@$(RUN) -m deltaworks.tables.spark.jars --broker
+	@$(RUN) -m deltaworks.build.jars --broker
 	@$(RUN) -m deltaworks.cli demo $(if $(PIPELINES),--pipelines $(PIPELINES)) $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
 
 up: jars ## start the embedded stack and keep it running
@@ -78,7 +78,7 @@ status: env ## show what runs
 	@$(RUN) -m deltaworks.cli status
 
 test: env ## everything a submission must pass (TESTS=path for some, one behind the other)
-	@$(RUN) -m deltaworks.tables.spark.jars --without-archive
+	@$(RUN) -m deltaworks.build.jars --without-archive
 	@$(RUN) -m $(if $(TESTS),pytest $(TESTS),tests.lanes)
 
 unit: env ## the fast tests: no JVM

@@ -59,8 +59,8 @@ def main(archive: str, metric: str) -> None:
 
     import psutil
 
+    from deltaworks.build.java_archive_training import exercise_tables, small_session
     from deltaworks.specs import spark_conf
-    from deltaworks.tables.spark.java_archive_training import exercise_tables, small_session
 
     if archive == WITHOUT_ARCHIVE:
         spark_conf.java_archive_options = lambda root: "-Xlog:disable"

@@ -21,10 +21,10 @@ def submit(root: Path, job: str, *arguments: str, log: IO[Any]) -> subprocess.Po
     """Starts a job of the project at `root` in a new process group. Its output goes to `log`."""
     import pyspark
 
+    from deltaworks.build.toolchain import find_java
     from deltaworks.specs.catalog import PROJECT_ROOT
     from deltaworks.specs.project import load_catalog
     from deltaworks.specs.spark_conf import submit_conf
-    from deltaworks.tables.spark.toolchain import find_java
 
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     command = [str(submit), "--master", "local[2]"]

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from deltaworks.build.toolchain import find_java, find_maven
 from deltaworks.control.listing import Listing, plain_text
 from deltaworks.errors import ConfigError
-from deltaworks.tables.spark.toolchain import find_java, find_maven
 
 State = Literal["ok", "missing", "warning"]
 

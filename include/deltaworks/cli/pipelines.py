@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError, ContractError
 
 if TYPE_CHECKING:
     from deltaworks.events.inference.pipeline_proposal import Overrides
-    from deltaworks.operations.pipeline_yaml import InferredPipeline
+    from deltaworks.scaffolding.pipeline_yaml import InferredPipeline
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.spec_diff import SpecChange
     from deltaworks.specs.spec_errors import SpecError
@@ -100,7 +100,7 @@ def _overrides(*, time_format: str, time: str, **fields: str) -> Overrides:
 def _infer(
     project: Catalog, files: list[str], name: str, overrides: Overrides, relay: str, mebibytes: int
 ) -> InferredPipeline:
-    from deltaworks.operations.pipeline_yaml import infer_pipeline
+    from deltaworks.scaffolding.pipeline_yaml import infer_pipeline
     from deltaworks.specs.base import NAME_PATTERN
 
     if not NAME_PATTERN.match(name):
@@ -110,7 +110,7 @@ def _infer(
 
 
 def _write(project: Catalog, inferred: InferredPipeline) -> None:
-    from deltaworks.operations.pipeline_yaml import write_pipeline
+    from deltaworks.scaffolding.pipeline_yaml import write_pipeline
     from deltaworks.specs.project import load_catalog
 
     path = write_pipeline(project, inferred)

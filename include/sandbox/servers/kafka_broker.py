@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltaworks.build.jars import ensure_broker_jars, ignore_progress
+from deltaworks.build.toolchain import find_java
 from deltaworks.errors import TransientError
-from deltaworks.tables.spark.jars import ensure_broker_jars, ignore_progress
-from deltaworks.tables.spark.toolchain import find_java
 from sandbox.servers.object_store import HOST, end_process, free_port
 from sandbox.stack.secrets import write_private
 

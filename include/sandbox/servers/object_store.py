@@ -18,10 +18,10 @@ import boto3
 import botocore.exceptions
 from botocore.config import Config
 
+from deltaworks.build.jars import ensure_jars
+from deltaworks.build.toolchain import find_java
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.spark.jars import ensure_jars
-from deltaworks.tables.spark.toolchain import find_java
 from sandbox.stack.secrets import write_private
 
 HOST = "127.0.0.1"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from deltaworks.build.toolchain import JavaRuntime, find_java, find_maven
 from deltaworks.errors import ConfigError
-from deltaworks.tables.spark.toolchain import JavaRuntime, find_java, find_maven
 from sandbox.doctor import RECOMMENDED_MEMORY_BYTES, SUPPORTED_PYTHON
 
 _PACKAGES = ("airflow", "pyspark", "moto", "supervisor")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
+from deltaworks.build.jars import ensure_jars
 from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.tables.spark.jars import ensure_jars
 from sandbox.airflow.settings import AirflowHome
 from sandbox.stack.declared_topics import declared_collector, declared_topics
 from sandbox.stack.environment import (

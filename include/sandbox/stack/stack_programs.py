@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.airflow_client.api import AirflowApi, Component, Health
 from deltaworks.airflow_client.login import AirflowLogin
+from deltaworks.build.jars import ignore_progress
 from deltaworks.errors import TransientError
-from deltaworks.tables.spark.jars import ignore_progress
 from sandbox.servers.kafka_broker import broker_command, is_serving
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command

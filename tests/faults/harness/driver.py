@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from deltaworks.build.toolchain import find_java
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf
-from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections
 from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.injection import Fault

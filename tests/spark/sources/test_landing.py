@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun
-from deltaworks.operations.pipeline_yaml import infer_pipeline, write_pipeline
 from deltaworks.operations.stream_parts import STREAM_PARTS
+from deltaworks.scaffolding.pipeline_yaml import infer_pipeline, write_pipeline
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.sources.objects.landing.land import land, require_file_source

@@ -94,8 +94,8 @@ def test_the_lock_of_the_containers_has_what_it_is_made_from_and_hashes() -> Non
 
 
 def test_the_jars_are_made_by_the_command_of_the_makefile() -> None:
-    assert "python -m deltaworks.tables.spark.jars" in texts("RUN")
-    assert "-m deltaworks.tables.spark.jars" in (ROOT / "Makefile").read_text()
+    assert "python -m deltaworks.build.jars" in texts("RUN")
+    assert "-m deltaworks.build.jars" in (ROOT / "Makefile").read_text()
 
 
 def test_the_digests_of_the_jars_are_there_when_they_are_resolved() -> None:
@@ -103,7 +103,7 @@ def test_the_digests_of_the_jars_are_there_when_they_are_resolved() -> None:
 
     lock = next(at for at, text in enumerate(words) if "include/jars/jars.lock" in text)
 
-    assert lock < words.index("python -m deltaworks.tables.spark.jars")
+    assert lock < words.index("python -m deltaworks.build.jars")
 
 
 def test_the_lakes_server_is_the_version_of_the_pom() -> None:

@@ -1,4 +1,4 @@
-"""The training session for the class archive: `python -m deltaworks.tables.spark.java_archive_training ARCHIVE`.
+"""The training session for the class archive: `python -m deltaworks.build.java_archive_training ARCHIVE`.
 
 It writes, merges, optimizes and streams tiny tables in a temporary folder, runs a Python function on rows, and loads
 the S3 and Kafka clients. Its results are discarded.

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deltaworks.build.java_archive import ensure_java_archive
+from deltaworks.build.toolchain import find_java, find_maven
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
-from deltaworks.tables.spark.java_archive import ensure_java_archive
-from deltaworks.tables.spark.toolchain import find_java, find_maven
 
 #: Artifacts that are compiled from this repository.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})

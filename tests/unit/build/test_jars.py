@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.tables.spark.jars import (
+from deltaworks.build.jars import (
     artifact_name,
     class_path_names,
     digest_of,
@@ -23,6 +21,8 @@ from deltaworks.tables.spark.jars import (
     read_jar_lock,
     record_digests,
 )
+from deltaworks.errors import ConfigError, ContractError, TransientError
+from deltaworks.specs.catalog import PROJECT_ROOT
 
 POM = "<project/>"
 #: A Maven that copies what the real one would resolve, and counts its runs.
@@ -234,7 +234,7 @@ def test_the_brokers_jars_are_verified_too(project: Path) -> None:
 def test_a_recorded_lock_has_every_jar_but_the_one_compiled_here(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaworks.tables.spark.jars.ensure_java_archive", lambda progress: None)
+    monkeypatch.setattr("deltaworks.build.jars.ensure_java_archive", lambda progress: None)
     lock = write_lock(project, {})
 
     assert main(["--record"]) == 0

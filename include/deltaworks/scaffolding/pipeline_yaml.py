@@ -26,7 +26,7 @@ from deltaworks.events.inference.pipeline_proposal import (
     propose_pipeline,
 )
 from deltaworks.events.parse import Parser
-from deltaworks.operations.event_sample import EventSample, sample_files
+from deltaworks.scaffolding.event_sample import EventSample, sample_files
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec

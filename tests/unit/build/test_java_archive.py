@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.build import java_archive as making
+from deltaworks.build.java_archive import ensure_java_archive
 from deltaworks.specs.spark_conf import java_archive, java_archive_options
-from deltaworks.tables.spark import java_archive as making
-from deltaworks.tables.spark.java_archive import ensure_java_archive
 
 #: A Java that says of itself where it is and nothing else.
 JAVA = """#!/bin/sh

@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from deltaworks.build.toolchain import find_java
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.spark_conf import java_archive, java_archive_manifest, java_archive_options, project_paths
-from deltaworks.tables.spark.toolchain import find_java
 
 TIMEOUT_SECONDS = 600
 
@@ -70,7 +70,7 @@ def _fingerprint(root: Path) -> str:
 
 def _write_archive(archive: Path) -> str:
     """Runs the training session, whose JVM writes the archive. Returns the error text; empty on success."""
-    command = [sys.executable, "-m", "deltaworks.tables.spark.java_archive_training", str(archive)]
+    command = [sys.executable, "-m", "deltaworks.build.java_archive_training", str(archive)]
     try:
         result = subprocess.run(
             command,
