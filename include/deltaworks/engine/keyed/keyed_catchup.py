@@ -57,6 +57,8 @@ from deltaworks.tables.steps import keyed_application
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Changed files of the history table.
+
 #: Above this number of new commits the complete history is read.
 MAX_COMMITS = 5_000
 _BATCH_ROWS = 65_536
@@ -142,6 +144,8 @@ def _conform_rows(part: pa.Table, schema: pa.Schema, partition: Mapping[str, str
             arrays.append(pa.chunked_array([pa.nulls(part.num_rows, field.type)]))
     return pa.Table.from_arrays(arrays, schema=schema)
 
+
+# The merge of their rows.
 
 log = logging.getLogger(__name__)
 OPERATION = "keyed_merge"
