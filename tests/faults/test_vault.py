@@ -117,9 +117,8 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
 KILL_IN_ROTATION = """
 import os, signal, sys
 from pathlib import Path
-from deltaworks.vault import rotation
-from deltaworks.vault.key_pages import SubjectKeys
-from deltaworks.vault.key_pages import EpochKeys
+from deltaworks.vault.job import rotate
+from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"),
@@ -130,7 +129,7 @@ def dying(*arguments, **more):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(owner, name, dying)
 vault = NamespaceVault.open(environment_of(Path(sys.argv[1])), NAMESPACE)
-rotation.rotate(NAMESPACE, vault.epochs, vault.keys, dry_run=False, force=True)
+rotate(NAMESPACE, vault.epochs, vault.keys, dry_run=False, force=True)
 """
 
 

@@ -35,6 +35,8 @@ from deltaworks.build.toolchain import find_java, find_maven
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
 
+# The lock file.
+
 #: Artifacts that are compiled from this repository.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
 LOCK_COMMAND = "make jarlock"
@@ -119,6 +121,8 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# Scripts from WebJars.
+
 #: File name in the console's folder -> WebJar pattern and path in the jar.
 WEB_FILES: Final = {"htmx.min.js": ("htmx.org-*.jar", "dist/htmx.min.js")}
 
@@ -151,6 +155,8 @@ def _read_from_jar(web: Path, pattern: str, entry_suffix: str) -> bytes:
                     return archive.read(entry)
     raise ConfigError("JARS_INCOMPLETE", f"No jar {pattern} in {web} holds {entry_suffix}.")
 
+
+# Resolving and compiling.
 
 MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15

@@ -186,6 +186,8 @@ def _value_text(value: float | None, options: ChartOptions) -> str:
     return "no value" if value is None else format_full(value, options.unit)
 
 
+# Bars.
+
 #: Maximum rows of a text bar chart. More rows need a table panel.
 MAX_ROWS = 12
 _MAX_BINS = 30

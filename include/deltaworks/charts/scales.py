@@ -221,6 +221,8 @@ def _month_ticks(low: float, high: float, max_ticks: int) -> Iterator[Tick]:
         number += step
 
 
+# Series.
+
 #: Maximum number of series that colours can distinguish.
 MAX_SERIES = 8
 OTHER = "other"

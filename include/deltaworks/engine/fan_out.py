@@ -51,6 +51,8 @@ from deltaworks.tables.files import WrittenFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Limits of a task.
+
 #: Minimum interval of resetting the watchdog, because a stream has millions of records.
 _REARM_SECONDS = 0.5
 _cached_baseline_bytes: int | None = None
@@ -126,51 +128,53 @@ def _baseline_data_bytes() -> int | None:
     return _cached_baseline_bytes
 
 
+# The probe of a Python worker.
+
 #: Timeout of the probe. A healthy worker needs milliseconds plus its start time.
 PROBE_SECONDS = 60.0
-_KEY = "probe"
+_PROBE_KEY = "probe"
 
 
 def probe_payload(source: SourceSpec) -> bytes:
     """Returns a small payload with one event in the source's format."""
-    return _PAYLOADS[source.format](source)
+    return _PROBE_PAYLOADS[source.format](source)
 
 
-def _csv(source: Any) -> bytes:
-    rows = [source.csv.columns or (_KEY,), (_KEY,) * len(source.csv.columns or (_KEY,))]
+def _csv_probe(source: Any) -> bytes:
+    rows = [source.csv.columns or (_PROBE_KEY,), (_PROBE_KEY,) * len(source.csv.columns or (_PROBE_KEY,))]
     return "".join(f"{source.csv.delimiter.join(row)}\n" for row in rows[not source.csv.header :]).encode()
 
 
-def _tsv(source: Any) -> bytes:
-    names = source.tsv.columns or (_KEY,)
-    return f"#Fields: {' '.join(names)}\n{chr(9).join(_KEY for _ in names)}\n".encode()
+def _tsv_probe(source: Any) -> bytes:
+    names = source.tsv.columns or (_PROBE_KEY,)
+    return f"#Fields: {' '.join(names)}\n{chr(9).join(_PROBE_KEY for _ in names)}\n".encode()
 
 
-def _parquet(source: Any) -> bytes:
+def _parquet_probe(source: Any) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(pa.table({_KEY: [_KEY]}), sink)
+    pq.write_table(pa.table({_PROBE_KEY: [_PROBE_KEY]}), sink)
     return sink.getvalue()
 
 
-def _avro(source: Any) -> bytes:
+def _avro_probe(source: Any) -> bytes:
     import fastavro
 
     sink = io.BytesIO()
-    schema = {"type": "record", "name": _KEY, "fields": [{"name": _KEY, "type": "string"}]}
-    fastavro.writer(sink, fastavro.parse_schema(schema), [{_KEY: _KEY}])
+    schema = {"type": "record", "name": _PROBE_KEY, "fields": [{"name": _PROBE_KEY, "type": "string"}]}
+    fastavro.writer(sink, fastavro.parse_schema(schema), [{_PROBE_KEY: _PROBE_KEY}])
     return sink.getvalue()
 
 
-_PAYLOADS: dict[str, Callable[[Any], bytes]] = {
+_PROBE_PAYLOADS: dict[str, Callable[[Any], bytes]] = {
     "json": lambda source: b'{"probe": "probe"}',
-    "csv": _csv,
-    "tsv": _tsv,
+    "csv": _csv_probe,
+    "tsv": _tsv_probe,
     "text": lambda source: b"probe\n",
-    "parquet": _parquet,
-    "avro": _avro,
+    "parquet": _parquet_probe,
+    "avro": _avro_probe,
 }
 
 
@@ -191,10 +195,13 @@ def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterab
         source = PipelineSpec.model_validate_json(declared).source
         for number in numbers:
             with contextlib.suppress(Exception):  # An exception means that the worker did not crash.
-                read([Payload(number, _KEY, probe_payload(source))])
+                read([Payload(number, _PROBE_KEY, probe_payload(source))])
             yield number
 
     spark.sparkContext.parallelize([0], 1).mapPartitions(run_probe).collect()
+
+
+# The pass over the payloads of a batch.
 
 
 class ArchiveWriter:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+# The merge of a batch's counts.
+
 OPERATION = "live"
 _DATE, _WINDOW = LIVE_PARTITION[0], "window_start"
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
@@ -154,6 +156,8 @@ def _retain_unreplaced_rows(rows: pa.Table, key_columns: Sequence[str]) -> Calla
 def _keys(rows: pa.Table, key_columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     return zip(*(rows.column(name).to_pylist() for name in key_columns), strict=True)
 
+
+# The streaming query.
 
 _POLL_SECONDS = 1.0
 

@@ -27,6 +27,8 @@ from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
+# Casts of complete columns.
+
 #: Maximum number of significant digits for which a double determines the decimal.
 MAX_DOUBLE_DIGITS = 15
 #: Exponent of the largest power of ten that is exact as a double.
@@ -174,6 +176,8 @@ def _is_finite(array: pa.Array) -> bool:
         return all(_is_finite(array.field(index)) for index in range(kind.num_fields))
     return True
 
+
+# Conversion in blocks and one by one.
 
 #: Block sizes that are tried in turn after a failed cast. In a failing block of the smallest size, values are converted
 #: one by one.

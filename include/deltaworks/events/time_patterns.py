@@ -21,6 +21,8 @@ import pyarrow as pa
 
 from deltaworks.specs.times import TimePattern, parse_pattern
 
+# Local times of a zone.
+
 Integers = npt.NDArray[np.int64]
 EPOCH = dt.datetime(1970, 1, 1)
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -115,6 +117,9 @@ _FIRST_YEAR_OF_1900S = 69
 _MAX_LAYOUTS = 8
 Bytes = npt.NDArray[np.uint8]
 RowMask = npt.NDArray[np.bool_]
+
+
+# Parsing by a pattern.
 
 
 class NoMatch(ValueError):

@@ -49,6 +49,8 @@ from deltaworks.tables.changed_hours import max_seq_by_date
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
+# Input versions.
+
 #: Keys that a build adds to the commit's `userMetadata`.
 BUILT_FROM = "built_from"
 FINGERPRINT = "fingerprint"
@@ -186,6 +188,8 @@ def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None 
     at = now.isoformat() if now else iso_now()
     home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())
 
+
+# Views without duplicates.
 
 #: Maximum rows of an input that are cached for several tables.
 MAX_CACHED_ROWS: Final = 1_000_000

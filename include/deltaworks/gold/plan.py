@@ -6,7 +6,7 @@ input rows of an affected date are read again. With `affects: same` only the cha
 
 An input with `affects: onwards` affects all dates from its first changed date, because its values are valid from a date
 until the next value. Such an input is read completely. It is an interval table, which states which value was valid from
-when to when. Every build of it rewrites all of its files, so changes are found by comparing the rows of two versions.
+when to when. Every build rewrites all of its files, so changes are found by comparing the rows of two versions.
 
 In a table with a grain the same rules apply to hours. A changed date without known hours counts as all of its hours.
 """
@@ -311,6 +311,8 @@ def _changed_dates(change: Changes, column: str) -> set[dt.date] | None:
     except ValueError:
         return None
 
+
+# Interval tables.
 
 #: Number of keys listed per kind of problem.
 _MAX_EXAMPLES = 3

@@ -53,6 +53,8 @@ from deltaworks.tables.replace_where import FileEffect, Replacement, ReplaceOutc
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.steps import gold_build_step
 
+# Writing of small results.
+
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
@@ -201,6 +203,8 @@ def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.T
     single = [rows.filter(pc.equal(hours, pa.scalar(hour, hours.type))) for hour in sorted(part.hours)]
     return [*single, rows.filter(pc.invert(is_single_hour))]
 
+
+# Plan and build of a table.
 
 OPERATION = "rebuild_gold"
 #: Key of `userMetadata` that identifies a build's commit.

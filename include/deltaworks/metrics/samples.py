@@ -45,6 +45,8 @@ from deltaworks.control.summaries.stream import RecentBatches
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 
+# Samples.
+
 log = logging.getLogger(__name__)
 #: Cause of a health verdict if the heartbeat could not be read.
 _UNREADABLE = "HEARTBEAT_UNREADABLE"
@@ -238,6 +240,8 @@ def _recorded_time(data: bytes, name: str = "at") -> datetime | None:
         return None
 
 
+# All metrics.
+
 Kind = Literal["gauge", "counter"]
 Unit = Literal["", "s", "bytes", "short", "percentunit"]
 
@@ -360,6 +364,8 @@ def markdown_table() -> str:
     ]
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
+
+# The endpoint.
 
 CACHE_SECONDS = 5.0
 

@@ -38,6 +38,8 @@ from deltaworks.models.frames import LabelledFrame
 from deltaworks.models.spans import DAY_SECONDS, Fold, RowSelection, Span, TrainingSpan
 from deltaworks.specs.models import Algorithm, ModelSpec
 
+# Block bootstrap.
+
 RESAMPLES = 400
 CONFIDENCE_LEVEL = 0.95
 SEED = 20_251
@@ -81,6 +83,8 @@ def area_gain(
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return ConfidenceInterval(value, float(low), float(high))
 
+
+# Evaluation of folds.
 
 #: Name of the scores of the model with all feature groups.
 MODEL: Final = "model"

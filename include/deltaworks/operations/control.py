@@ -161,7 +161,7 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
 
     from deltaworks.control.clock import parse_iso
     from deltaworks.control.objects import open_objects
-    from deltaworks.rules.annotations import annotate as keep
+    from deltaworks.rules import annotations
 
     spec = context.catalog.pipeline(context.subject)
     try:
@@ -171,7 +171,8 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
     if not options.text.strip():
         raise _invalid("The note has no text.")
     by = options.by or ("" if context.run_id else getpass.getuser())
-    note = keep(open_objects(context.catalog.environment.lake), spec.pipeline, options.text, at=at, author=by)
+    objects = open_objects(context.catalog.environment.lake)
+    note = annotations.annotate(objects, spec.pipeline, options.text, at=at, author=by)
     return Report(parts=[f"{spec.pipeline}: {note.line}"])
 
 

@@ -34,16 +34,14 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.object_status import ObjectStatusReader
-    from deltaworks.sources.objects.relay import redrive as reconciling
     from deltaworks.sources.objects.relay.lister import request_listing
+    from deltaworks.sources.objects.relay.redrive import reconcile as compare_with_log
     from deltaworks.tables.lake import Lake
 
     relay, environment = context.subject, context.catalog.environment
     spec = context.catalog.relay(relay)
     readers = ObjectStatusReader(context.catalog, relay).readers()
-    result = reconciling.reconcile(
-        spec, Lake(environment.lake), environment.landing, readers, prefix=options.prefix or ""
-    )
+    result = compare_with_log(spec, Lake(environment.lake), environment.landing, readers, prefix=options.prefix or "")
     parts: list[str | Listing] = [
         f"{result.listed:,} objects listed, {result.logged:,} file events in the log: {len(result.unannounced):,} that "
         f"were never announced, {result.recent:,} that may still be announced, {len(result.missing):,} deleted "

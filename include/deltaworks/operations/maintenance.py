@@ -24,7 +24,7 @@ class LostEventsOptions(Options):
     accept: bool = Field(default=False, description="Write off the missing events; they are not reported again.")
 
 
-def find(context: OperationContext, options: LostEventsOptions) -> Report:
+def report_lost_events(context: OperationContext, options: LostEventsOptions) -> Report:
     """Compares the sequence numbers that a pipeline's collectors assigned with those in the lake, up to an hour ago.
 
     Missing numbers are recorded for the health check, which alerts (EVENTS_LOST). Idempotent; safe at any time.

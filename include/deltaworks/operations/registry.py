@@ -128,7 +128,7 @@ _OPERATIONS = (
         name="find_lost_events",
         command="pipelines lost-events",
         summary="Find events that a collector acknowledged and that are neither in a table nor in quarantine.",
-        run="deltaworks.operations.maintenance:find",
+        run="deltaworks.operations.maintenance:report_lost_events",
         family="maintenance",
     ),
     Operation(

@@ -35,6 +35,8 @@ from typing import Any, Final, NamedTuple
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.privacy.keys.base import SEAL_PURPOSE, UNREADABLE_PURPOSE, DataKey, KeyService, key_context
 
+# Identities.
+
 
 class Identity(NamedTuple):
     """A token that occurred in an event, with its subject and its original value.
@@ -65,6 +67,8 @@ def decode_identities(data: bytes) -> list[Identity]:
     """
     return [Identity(*parts) for parts in json.loads(data)]
 
+
+# Sealing.
 
 _VERSION: Final = 1
 _NONCE_BYTES: Final = 12
@@ -355,6 +359,8 @@ def decode_sealed_file(data: bytes) -> Iterator[SealedFrame]:
 def _unreadable_error(reason: str) -> ContractError:
     return ContractError("SEALED_UNREADABLE", f"A sealed file or value cannot be opened: {reason}.")
 
+
+# Tokens.
 
 #: Prefix of tokens: `p` and the version of the normalization.
 TOKEN_PREFIX: Final = "p1_"  # noqa: S105  a prefix, not a secret

@@ -74,6 +74,9 @@ MAX_CACHED_RULES = 2_000
 _CODE_FILES = (Path(__file__), Path(__file__).with_name("types.py"))
 
 
+# Rules.
+
+
 class TableRuleSpec(Spec):
     """A condition on each row, and what happens to rows for which it is false."""
 
@@ -280,6 +283,9 @@ _KEYED_CHANGE = OptionalSection(
     )
 )
 _ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Applies from the stream's next start.")
+
+
+# Columns and tables.
 
 
 class ColumnSpec(Spec):

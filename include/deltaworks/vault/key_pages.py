@@ -42,6 +42,8 @@ from deltaworks.privacy.paths import (
     vault_page_of_object,
 )
 
+# Epoch keys.
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
@@ -145,6 +147,8 @@ def key_remains_error(key: str) -> ContractError:
 def _created_at(data: bytes) -> datetime:
     return parse_iso(str(json.loads(data).get("created_at") or "")) or utc_now()
 
+
+# Subjects' keys.
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12

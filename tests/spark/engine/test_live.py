@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.engine import live as live_merge
+from deltaworks.engine import live as live_module
 from deltaworks.engine.live import start_live_query
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.tables.log import CommitInfo, commit_history
@@ -84,7 +84,7 @@ def test_large_batches_are_merged_by_spark(spark: SparkSession, pulse: Any, monk
     append(pulse, (0, "a"), (0.5, None))
     process_available(spark, pulse)
     append(pulse, (0.9, "a"), (0.9, None), (2, "b"))
-    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", 1)
+    monkeypatch.setattr(live_module, "MAX_COLLECTED_ROWS", 1)
 
     process_available(spark, pulse)
 
@@ -92,11 +92,11 @@ def test_large_batches_are_merged_by_spark(spark: SparkSession, pulse: Any, monk
     assert [commit.operation for commit in commits(pulse)] == ["MERGE", "WRITE", "CREATE TABLE"]
 
 
-@pytest.mark.parametrize("most_rows", [live_merge.MAX_COLLECTED_ROWS, 1], ids=["here", "spark"])
+@pytest.mark.parametrize("most_rows", [live_module.MAX_COLLECTED_ROWS, 1], ids=["here", "spark"])
 def test_repeated_batches_change_nothing(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
-    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", most_rows)
+    monkeypatch.setattr(live_module, "MAX_COLLECTED_ROWS", most_rows)
     append(pulse, (0, "a"), (1, "a"))
     process_available(spark, pulse)
     append(pulse, (0, "a"))

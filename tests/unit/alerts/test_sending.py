@@ -10,8 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from deltaworks.alerts.channels import SENDERS, Channel, open_channels
-from deltaworks.alerts.channels import senders as log
+from deltaworks.alerts.channels import SENDERS, Channel, open_channels, senders
 from deltaworks.alerts.channels.senders import boto3_sns_sender
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
@@ -408,7 +407,7 @@ def test_errors_do_not_contain_the_url(objects: LocalObjects, clock: Clock) -> N
 
 def test_the_log_is_the_default_channel(objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(log.log, "log", lambda *said: lines.append(said))
+    monkeypatch.setattr(senders.log, "log", lambda *said: lines.append(said))
     raise_and_read(objects, clock)
 
     send_notifications(objects, open_channels(AlertsSpec(), Aws("").messaging), now=clock.now)

@@ -108,9 +108,9 @@ def declare_dashboard(harness: ConsoleHarness) -> None:
 def process_with_reads(program: Path) -> PageProcess:
     """Returns a page process whose table reads run another program."""
     code = (
-        "import sys; from deltaworks.console import page_worker, table_reads; "
+        "import sys; from deltaworks.console import page_process, table_reads; "
         f"table_reads.read_tables.__kwdefaults__['command'] = (sys.executable, {str(program)!r}); "
-        "page_worker.main(sys.argv[1:])"
+        "page_process.main(sys.argv[1:])"
     )
     return PageProcess(command=(sys.executable, "-c", code))
 

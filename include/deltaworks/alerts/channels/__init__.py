@@ -1,4 +1,4 @@
-"""Channels that deliver notifications to people, one module each. All send the same record.
+"""Channels that deliver notifications to people. All send the same record.
 
 To add one: a spec in `deltaworks.specs.environment`, a module here that creates its sender, and an entry in `SENDERS`.
 """

@@ -218,6 +218,8 @@ def _curve(source: Box, reader: Box) -> str:
     return f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}"
 
 
+# The page.
+
 MAX_DEPTH: Final = 6
 _MAX_CHOICES: Final = 2_000
 _KINDS_WITH_PAGE: Final = frozenset({"bronze", "keyed", "live", "gold", "quarantine", "mutations"})

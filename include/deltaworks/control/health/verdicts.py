@@ -277,6 +277,8 @@ def _error_suffix(heartbeat: Heartbeat) -> str:
     return f": [{heartbeat.error.get('condition', '?')}] {heartbeat.error.get('message', '')}".rstrip(".")
 
 
+# Verdicts from findings.
+
 SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector", "vault"]
 #: Cause of a verdict, and name of its alert.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"

@@ -287,6 +287,8 @@ def write_turn(
         turn.release()
 
 
+# Handling of turns in the stream.
+
 #: Upper limit of a turn: prepared batches accumulate while it lasts.
 MAX_TURN_SECONDS = 3_600.0
 

@@ -337,6 +337,8 @@ def _require_reason(reason: str) -> None:
         raise ConfigError("ERASURE_REASON_MISSING", "A refusal or extension must be explained to the person.")
 
 
+# Erasure windows.
+
 _WINDOW_KIND = RecordKind(
     noun="record of a window of erasures",
     unreadable_condition="ERASURE_UNREADABLE",
@@ -461,6 +463,8 @@ class ErasureWindows:
         results = (self._tables.read(key) for key in self._objects.list(folder))
         return [purged for purged in results if purged is not None]
 
+
+# The state of the vault's job.
 
 _VAULT_KIND = RecordKind(
     noun="record of the vault",

@@ -26,6 +26,8 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore, UnversionedRecord
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
+# Start-overs.
+
 _START_OVER_KIND = RecordKind(
     noun="record of a start over",
     unreadable_condition="START_OVER_UNREADABLE",
@@ -151,6 +153,9 @@ class StartOvers:
                 f"Pipeline {self._pipeline!r} was to start over in generation {generation}, and was interrupted.",
                 hint=f"`deltaworks pipelines start-over {self._pipeline} --no-dry-run` continues with it.",
             )
+
+
+# Batch numbers of checkpoints.
 
 
 class CheckpointRecord(RecordPart):
@@ -353,6 +358,8 @@ class GenerationStore:
         folder = paths.checkpoint(self._pipeline, recorded.generation, recorded.current.ordinal)
         return self._objects.get(f"{folder}/metadata") is None
 
+
+# Rollbacks.
 
 _ROLLBACK_KIND = RecordKind(
     noun="record of a rollback",

@@ -180,6 +180,8 @@ def reprocess_id_for_run(run_id: str) -> str:
     return "run_" + hashlib.sha256(run_id.encode()).hexdigest()[:12]
 
 
+# Landed objects that were rewritten.
+
 _REPLACEMENT_KIND = RecordKind(
     noun="record of replaced objects",
     unreadable_condition="ERASURE_UNREADABLE",

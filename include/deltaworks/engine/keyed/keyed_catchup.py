@@ -57,6 +57,8 @@ from deltaworks.tables.steps import keyed_application
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Changed files of the history table.
+
 #: Above this number of new commits the complete history is read.
 MAX_COMMITS = 5_000
 _BATCH_ROWS = 65_536
@@ -129,6 +131,8 @@ def read_file_rows(
             for part in parts:
                 yield pa.Table.from_batches([rows_as_declared(part, schema, partition=partition)])
 
+
+# The merge of their rows.
 
 log = logging.getLogger(__name__)
 OPERATION = "keyed_merge"

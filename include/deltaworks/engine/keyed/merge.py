@@ -48,6 +48,8 @@ from deltaworks.tables.log import Action, stats_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
+# The latest row per key among rows in memory.
+
 SOURCE, TARGET = "source", "target"
 #: Arrow bytes that are buffered before they are reduced to the latest row per key.
 BUFFERED_BYTES = 128 << 20
@@ -151,6 +153,8 @@ def newer_condition(table: KeyedTable, *, quote: str) -> str:
         condition = f"({greater} OR (({ours} IS NOT DISTINCT FROM {theirs}) AND {condition}))"
     return condition
 
+
+# The latest rows of given keys in the history table.
 
 #: Keys per pass over the history; their latest rows are held in memory.
 KEYS_PER_PASS = 500_000
@@ -274,6 +278,8 @@ def _join_on_key(table: KeyedTable, left: pa.Table, right: pa.Table, kind: str) 
         query = f"SELECT {_ROW_INDEX} FROM ours {kind} JOIN theirs USING ({', '.join(columns)}) ORDER BY {_ROW_INDEX}"
         return connection.sql(query).to_arrow_table().column(0)
 
+
+# The merge into the keyed table.
 
 Engine = Literal["spark", "delta_rs"]
 #: Flag column of source rows whose key must be deleted.

@@ -1,1 +1,1 @@
-"""Payload formats: one module per format splits payloads into events."""
+"""Payload formats: each splits payloads into events."""

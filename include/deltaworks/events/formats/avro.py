@@ -30,6 +30,8 @@ from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
 
+# Codecs of blocks.
+
 _CHECKSUM_BYTES = 4
 #: Memory limit for LZMA.
 _MAX_LZMA_BYTES = 128 << 20
@@ -95,6 +97,8 @@ CODECS: Mapping[str, Codec] = {
     "snappy": _inflate_snappy,
 }
 
+
+# The memory of records, by their schema.
 
 #: Maximum nesting. Converting to JSON is recursive, and Python's stack allows a few hundred levels.
 MAX_LEVELS = 64
@@ -212,6 +216,8 @@ def _repeated_cost(inner: TypeCost, *, key_bytes: int) -> TypeCost:
 def _unbounded_schema_error(why: str) -> ConversionError:
     return ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Avro schema is unbounded: {why}")
 
+
+# Reading the container.
 
 MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16

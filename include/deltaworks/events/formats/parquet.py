@@ -27,6 +27,8 @@ from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
 
+# Reading the footer.
+
 _TAIL_BYTES = 8
 #: Thrift's own readers stop at 64 too.
 _MAX_LEVELS = 64
@@ -190,6 +192,8 @@ class _ThriftReader:
         self._offset += 1
         return byte
 
+
+# Reading rows.
 
 MAGIC = b"PAR1"
 _TEXT_TYPES = frozenset({"NONE", "STRING", "ENUM", "JSON", "BSON"})

@@ -195,6 +195,8 @@ def _is_in_every_event(profile: FieldProfile, events: FieldProfile, kinds: set[s
     return profile.values == events.values and set(profile.kinds) <= kinds
 
 
+# The format of a file.
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", "\t", ";", "|")
 _MAX_RECORDS = 50

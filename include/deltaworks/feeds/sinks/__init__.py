@@ -1,4 +1,4 @@
-"""Sinks of feeds, one module each. A sink sends messages and returns the result of each."""
+"""Sinks of feeds. A sink sends messages and returns the result of each."""
 
 from __future__ import annotations
 

@@ -253,13 +253,13 @@ def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes
 def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
     stage: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltaworks.sources.delta import source as delta_losses
+    from deltaworks.sources.delta import source as delta_source
 
     back(stage, 1)
     at = PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")[0]
 
     for following, refused in ((at, True), (at - 3, True), (at + 1, False), (None, False)):
-        monkeypatch.setattr(delta_losses, "_next_version", lambda objects, reader, now=following: now)
+        monkeypatch.setattr(delta_source, "_next_version", lambda objects, reader, now=following: now)
         if refused:
             with pytest.raises(ContractError, match="DELTA_SOURCE_ROLLED_BACK"):
                 check_not_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")

@@ -42,6 +42,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import BudgetSpec, KafkaSourceSpec, KinesisSourceSpec, PayloadSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
 
+# Keys of landed objects.
+
 _SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "text": ".txt", "parquet": ".parquet", "avro": ".avro"}
 _WILDCARD = re.compile(r"[*?{]")
 #: Characters that every S3 client accepts without escaping.
@@ -113,6 +115,8 @@ def _stem(name: PurePosixPath) -> PurePosixPath:
 
 _STRIPPED_SUFFIXES = {*_SUFFIXES.values(), ".jsonl", ".ndjson", ".log", ".gz", ".gzip", ".bz2", ".zst", ".zstd"}
 
+
+# Pieces of JSON.
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Matches possible boundaries of values: between adjacent objects, or between any values on separate lines.
@@ -239,6 +243,8 @@ def _skip_white_space(text: str, position: int) -> int:
     return match.start() if match else len(text)
 
 
+# Pieces of lines and CSV records.
+
 _FIELDS_LINE = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
 #: The reader's budget is per object. Splitting only has to bound the search for a closing quote.
 _UNBOUNDED_SIZE = 1 << 50
@@ -322,6 +328,8 @@ def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
 
     return count
 
+
+# Landing.
 
 OBJECT_BYTES = 16 << 20
 #: Formats that cannot be split, because offsets in a footer locate their content.
