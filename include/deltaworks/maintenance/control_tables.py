@@ -1,7 +1,8 @@
-"""Compacts the control tables of a pipeline and deletes their old files.
+"""Nightly work on a pipeline's control tables, without a JVM: compacts them, and learns the usual input of each hour.
 
 The ledger and the progress table get a file per batch (up to 40,000 per month), which slows readers down. Compaction
-changes no row; streams retry commits that conflict with it. Needs no JVM.
+changes no row; streams retry commits that conflict with it. The usual input is read from two columns of the last four
+weeks of the progress table and kept as one object for the health check.
 
 As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, by default a dry run.
 """

@@ -1,6 +1,7 @@
 """The nightly OPTIMIZE of a pipeline: rewrites the most beneficial partitions within the time budget.
 
-One run per pipeline at a time. A failing table does not stop the others.
+Candidates come from the Delta logs and the Z-order ledger, without a JVM. One run per pipeline at a time. A failing
+table does not stop the others.
 """
 
 from __future__ import annotations

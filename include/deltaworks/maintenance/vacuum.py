@@ -5,7 +5,8 @@ needs of known readers and writers (`vacuum_holds`). A retention below seven day
 in the commits.
 
 VACUUM LITE uses only the log and misses files that no commit references. So a FULL one lists the folder weekly. Both
-run in this process (`vacuum_files`); only tables with unsupported features need Spark.
+run in this process (`vacuum_files`); only tables with unsupported features need Spark. Tables that VACUUM had to skip,
+and maintenance runs that overlap, raise alerts; if an alert cannot be raised or resolved, maintenance continues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applies mutation requests in batches. The bounds of a batch are recorded first, so that a later run can complete it.
 
 An exclusive lock allows one run per pipeline. If two run nevertheless, the transactions of their commits ensure that
-each step commits once.
+each step commits once. Rows that were deleted so long ago that no late request can restore them are purged for good.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Counts the rows deleted by deletion vectors, from the Delta log alone.
+"""Counts rows deleted by deletion vectors from the Delta log, and decodes vectors to row positions, without a JVM.
 
 deltalake lists a table's files without their deletion vectors. So tables with this feature are read here: the last
-checkpoint and the commits after it.
+checkpoint and the commits after it. A vector is a series of Roaring bitmaps, one per 2^32 positions, stored in a file
+or, encoded in Z85, in the log. Formats: Delta protocol ("Deletion Vector Format") and RoaringFormatSpec.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
 """SQL over the lake without a JVM: a DuckDB connection with all tables as views.
 
 DuckDB's Delta extension is not used, because it must be downloaded. Views over deltalake's Arrow datasets read the same
-snapshot, and push down filters and columns.
+snapshot, and push down filters and columns. `VERSION AS OF 12` and `TIMESTAMP AS OF '2026-05-01'` after a table read
+older versions, with Spark's syntax.
+
+For external engines the same tables are registered in a Spark catalog: a session's own, a Hive metastore or Unity
+Catalog. It stores only names and locations, so registered tables need no updates.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from deltaworks.errors import ContractError
 from deltaworks.privacy.envelope_encryption import Identity
+from deltaworks.vault.ingest_inputs import SealedFile, SealedFiles, SuppressionList, store_unreadable
 from deltaworks.vault.namespace_vault import NamespaceVault
 from deltaworks.vault.tables import IDENTITIES, LINKS, CellAddress, seal_cell
-from deltaworks.vault.unreadable_bodies import SealedFile, SealedFiles, SuppressionList, store_unreadable
 
 #: Limits per merge, which bound its memory.
 MAX_FILES_PER_MERGE = 500

@@ -22,10 +22,10 @@ from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError
 from deltaworks.privacy.envelope_encryption import Unsealer
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.ingest import IngestResult, VaultIngest
+from deltaworks.vault.ingest_inputs import DestroyedDays, SealedFiles, SuppressionList, destroy_day_keys
 from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from deltaworks.vault.tables import MaintenanceResult
-from deltaworks.vault.unreadable_bodies import DestroyedDays, SealedFiles, SuppressionList, destroy_day_keys
 
 ROTATION_DAYS = 30
 

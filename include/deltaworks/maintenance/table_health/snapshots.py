@@ -1,7 +1,7 @@
 """Table health over time: a Delta table with one row per table and run. Needs no JVM.
 
 Each run makes one commit. Values that are older than the commits a run reads, such as the last OPTIMIZE of a busy
-table, are copied from the previous snapshot.
+table, are copied from the previous snapshot. Trends are also drawn as one self-contained HTML page.
 """
 
 from __future__ import annotations
