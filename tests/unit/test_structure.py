@@ -34,7 +34,7 @@ LIBRARY = sorted((ROOT / "include/deltaworks").rglob("*.py"))
 #: A module is as long as its concept, between these lines; a function fits on a screen.
 SHORTEST, LONGEST, LONGEST_FUNCTION = 60, 600, 60
 #: How many modules and functions of the library do not keep that. Lower them with each change that mends some.
-MODULES_OF_ANOTHER_SIZE, LONG_FUNCTIONS = 115, 2
+MODULES_OF_ANOTHER_SIZE, LONG_FUNCTIONS = 36, 2
 HEAVY = {"pyspark", "delta", "boto3", "botocore", "deltalake", "pyarrow", "pandas", "duckdb", "numpy"}
 
 

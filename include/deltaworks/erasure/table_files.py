@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from deltaworks.errors import ContractError
 from deltaworks.tables.arrow_types import rows_as_declared
-from deltaworks.tables.deletion_vectors import deleted_positions
+from deltaworks.tables.deletion_vector_format import deleted_positions
 from deltaworks.tables.files import write_file_body
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, is_absolute_path, parse_schema_string

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.deletion_vectors import decode_vector, deleted_positions
+from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
 from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
