@@ -17,7 +17,6 @@ Starting interpreters and importing Airflow is not measured.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -163,7 +162,7 @@ class _HealthCheck:
             key = paths.heartbeat(paths.pipeline_control(name))
             writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
             writer.update(state="running")
-            objects.put(key, json.dumps(dataclasses.asdict(writer.current)).encode())
+            objects.put(key, writer.current.encode())
         return objects
 
 

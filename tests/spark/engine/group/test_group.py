@@ -124,7 +124,7 @@ def test_a_lost_lease_ends_one_query_and_not_the_shared_driver(
             harness.land(name)
         eventually(harness.is_exact, "all landed")
         mine, others = lease_record(harness, "ants"), lease_record(harness, "cats")
-        taken = LeaseRecord("somebody", mine.epoch + 1, 0, True, "elsewhere", 1, "manual", mine.written_at)
+        taken = mine.replace(owner="somebody", epoch=mine.epoch + 1, released=True, host="elsewhere", pid=1)
         harness.objects.put(paths.stream_lease("ants"), taken.encode())
         eventually(lambda: bool(ended) or lease_record(harness, "ants").epoch > taken.epoch, "the loss is noticed")
         harness.land("ants")
