@@ -32,7 +32,7 @@ from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_proje
 from tests.unit.operations.option_values import required_options
 from tests.waiting import eventually
 
-STREAM, SNAPSHOT = "games__stream", "games__maintenance"
+STREAM, SNAPSHOT, REPROCESS = "games__stream", "games__maintenance", "games__reprocess"
 #: Operations of collectors, personal data, mutations, models and feeds, of which the project has none.
 NOT_OFFERED = {
     *("find_lost_events", "ingest_vault", "maintain_vault", "reveal", "erase"),
@@ -250,16 +250,16 @@ def test_a_run_of_an_operation_is_followed_to_its_end(
             ada.end(SNAPSHOT, run_id)
 
     report = in_airflow.run_in_airflow(
-        OPERATIONS["snapshot_health"],
+        OPERATIONS["reprocess"],
         load_catalog(),
         "games",
-        {},
+        {"from_start": True},
         wait_minutes=1,
         echo=as_an_administrator_ends_it,
         connect=lambda: AirflowApi(ada.login),
     )
 
-    assert said[0].startswith(f"Triggered {SNAPSHOT}: run manual__")
+    assert said[0].startswith(f"Triggered {REPROCESS}: run manual__")
     assert [part.as_records() for part in report.parts if isinstance(part, Listing)] == [[]]
 
 
