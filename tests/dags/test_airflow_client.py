@@ -247,7 +247,7 @@ def test_a_run_of_an_operation_is_followed_to_its_end(
         said.append(text)
         if "queued" in text:
             run_id = said[0].partition(": run ")[2].partition(",")[0]
-            ada.end(SNAPSHOT, run_id)
+            ada.end(REPROCESS, run_id)
 
     report = in_airflow.run_in_airflow(
         OPERATIONS["reprocess"],
