@@ -30,7 +30,8 @@ def collect(
     """
     from collector.sinks.factory import open_destinations
     from deltaworks.control.objects import open_objects
-    from deltaworks.operations.collector_run import CollectorRun, open_redaction
+    from deltaworks.operations.collector_redaction import open_redaction
+    from deltaworks.operations.collector_run import CollectorRun
 
     project = catalog(required_service=None)
     spec = project.collector(name)

@@ -71,11 +71,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "feeds": Command("Feeds: delivered position, lag, dead letters.", "deltaworks.cli.feeds:app"),
     "remediations": Command(
-        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.feeds:app"
+        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.remediations:app"
     ),
     "remediate": Command(
         "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back.",
-        "deltaworks.cli.feeds:remediate",
+        "deltaworks.cli.remediations:remediate",
     ),
     "mutations": Command("Mutation requests: rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(

@@ -17,7 +17,7 @@ from deltaworks.tables.query import AS_OF_CLAUSE, connect
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
-    from deltaworks.tables.query import TimeTravel
+    from deltaworks.tables.time_travel import TimeTravel
 
 
 @listing_command
@@ -60,7 +60,7 @@ def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Cat
     """Returns the resolver of time-travel tables; None if the query has none, so that no SQL parser is loaded."""
     if not AS_OF_CLAUSE.search(query):
         return None
-    from deltaworks.tables.query import TimeTravel
+    from deltaworks.tables.time_travel import TimeTravel
 
     return TimeTravel(connection, project)
 

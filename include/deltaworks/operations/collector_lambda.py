@@ -17,7 +17,7 @@ from typing import Any
 from collector.lambda_gateway import Gateway
 from collector.sinks.factory import open_destinations
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.operations.collector_run import RELOAD_SECONDS, SuppressionReload, open_redaction
+from deltaworks.operations.collector_redaction import RELOAD_SECONDS, SuppressionReload, open_redaction
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog

@@ -12,108 +12,24 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Final
 
 from collector.drain import VAULT_SOURCE, Destination, Drain, spool_folders
 from collector.process import Background, CollectorProcess
 from collector.recovery import RecoveredSpool, recover
-from collector.redaction import SourceRedactor
 from collector.sinks.vault import VaultSink
 from collector.spool import Spool
 from collector.spool_folder import DAMAGED_SUFFIX, SpoolFolder, file_size
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collectors import CollectorHeartbeatWriter, EventCounts
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorHeartbeat, SourceStatus
 from deltaworks.errors import ConcurrencyError
-from deltaworks.privacy.envelope_encryption import Sealer
-from deltaworks.privacy.keys.stored_keys import (
-    namespace_token_key,
-    open_key_service,
-    privacy_settings,
-    unreadable_day_key,
-)
-from deltaworks.privacy.redactor import Redactor
-from deltaworks.privacy.suppression import Suppression, read_suppression
-from deltaworks.specs.catalog import Catalog
+from deltaworks.operations.collector_redaction import CollectorRedaction, SuppressionReload
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
-RELOAD_SECONDS: Final = 60.0
-
-
-@dataclass(slots=True)
-class CollectorRedaction:
-    """The redaction of each source of a collector, and the vault that its encrypted values are delivered to."""
-
-    by_source: dict[str, SourceRedactor] = field(default_factory=dict)
-    namespaces: dict[str, str] = field(default_factory=dict)
-    vault: ObjectStore | None = None
-
-
-def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> CollectorRedaction:
-    """Opens the redaction of all sources whose pipelines declare personal data. Their keys are available when it
-    returns.
-
-    Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
-        ContractError: STORED_KEY_UNREADABLE, SUPPRESSION_UNREADABLE.
-        TransientError: KEY_SERVICE_UNREACHABLE, or the lake does not answer.
-    """
-    redaction = CollectorRedaction()
-    for name, source in spec.sources.items():
-        pipeline = catalog.pipeline(source.pipeline)
-        if pipeline.privacy is None:
-            continue
-        settings = privacy_settings(pipeline, catalog.environment.lake)
-        service, namespace = open_key_service(settings.keys), pipeline.privacy.namespace
-        vault = redaction.vault = open_objects(settings.vault)
-        sealer = Sealer(
-            service,
-            namespace=namespace,
-            writer=spec.collector,
-            day_key=partial(unreadable_day_key, service, vault, namespace),
-        )
-        sealer.data_key()
-        key, suppression = namespace_token_key(service, lake, namespace), read_suppression(lake, namespace)
-        redaction.by_source[name] = SourceRedactor(Redactor(pipeline.privacy, key, suppression=suppression), sealer)
-        redaction.namespaces[name] = namespace
-    return redaction
-
-
-class SuppressionReload(BackgroundThread):
-    """Reloads the lists of erased subjects periodically in a thread, so that their events are dropped on arrival."""
-
-    def __init__(self, redaction: CollectorRedaction, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
-        super().__init__(name="suppression")
-        self._redaction = redaction
-        self._lake = lake
-        self._seconds = seconds
-        self._suppressions: dict[str, Suppression] = {}
-
-    def reload(self) -> None:
-        """Reloads the lists.
-
-        Raises:
-            DeltaworksError: SUPPRESSION_UNREADABLE, or the lake does not answer.
-        """
-        for source, namespace in self._redaction.namespaces.items():
-            previous = self._suppressions.get(source, Suppression())
-            self._suppressions[source] = read_suppression(self._lake, namespace, since=previous)
-            if self._suppressions[source] is not previous:
-                self._redaction.by_source[source].suppress(self._suppressions[source])
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._seconds):
-            try:
-                self.reload()
-            except Exception:  # keep the loaded list; the stream's parser drops events of newly erased people
-                log.exception("the list of erased subjects could not be read")
-
-
 _SCAN_SECONDS = 30.0
 
 

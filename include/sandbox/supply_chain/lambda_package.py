@@ -43,7 +43,7 @@ _CODE = (
     "deltaworks/errors",
     "deltaworks/operations/__init__.py",
     "deltaworks/operations/collector_lambda.py",
-    "deltaworks/operations/collector_run.py",
+    "deltaworks/operations/collector_redaction.py",
     "deltaworks/privacy",
     "deltaworks/specs",
 )

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.tables.features import has_deletion_vectors
-from deltaworks.tables.query import TimeTravel, connect
+from deltaworks.tables.query import connect
+from deltaworks.tables.time_travel import TimeTravel
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, MutationHarness, declared
 from tests.spark.mutations.test_apply import ended, request, row, run
 

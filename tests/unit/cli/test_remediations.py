@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from deltaworks.cli import app, feeds
+from deltaworks.cli import app, remediations
 from deltaworks.errors import ConfigError
 from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import running_director
@@ -21,7 +21,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remedia
     with running_director(a=0.5, b=0.5) as director:
         harness = RemediationHarness(tmp_path, director)
         environment = SimpleNamespace(environment="tests", lake=harness.storage, remediations=(harness.spec,))
-        monkeypatch.setattr(feeds, "catalog", lambda: SimpleNamespace(environment=environment))
+        monkeypatch.setattr(remediations, "catalog", lambda: SimpleNamespace(environment=environment))
         yield harness
 
 

@@ -23,7 +23,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.erasure.requests import receive_request
 from deltaworks.errors import TransientError
 from deltaworks.operations.collector_lambda import redacting_gateway
-from deltaworks.operations.collector_run import RELOAD_SECONDS
+from deltaworks.operations.collector_redaction import RELOAD_SECONDS
 from deltaworks.privacy.envelope_encryption import Sealer, Unsealer, decode_sealed_file, token
 from deltaworks.privacy.keys.base import LocalKeyring
 from deltaworks.privacy.redactor import Redactor

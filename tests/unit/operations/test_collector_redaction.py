@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.operations.collector_run import CollectorRedaction, SuppressionReload
+from deltaworks.operations.collector_redaction import CollectorRedaction, SuppressionReload
 
 
 class HangingStore(LocalObjects):
