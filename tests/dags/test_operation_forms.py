@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.operations.base import Operation
-from deltaworks.operations.dag_forms import DagForm, form_of
+from deltaworks.operations.dag_forms import DagForm, form_by_kind, form_of
 from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS
@@ -138,6 +138,15 @@ def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> N
     assert (several["examples"], several["items"]) == (["orders"], {"type": "string", "enum": ["orders"]})
     assert gold["examples"] == ["daily"]
     assert params_of(OPERATIONS["recover_table"])["table"].schema["enum"] == ["orders", "quarantine"]
+
+
+def test_a_table_that_some_actions_need_is_not_offered_as_all_tables() -> None:
+    from deltaworks.airflow.operation_forms import form_params
+
+    def unset(kind: str) -> str:
+        return str(form_params(form_by_kind(kind), SHOP)["table"].schema["values_display"]["null"])
+
+    assert (unset("restore"), unset("recover"), unset("control")) == ("(all tables)", "(not set)", "(not set)")
 
 
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])

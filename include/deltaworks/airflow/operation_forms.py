@@ -86,7 +86,8 @@ def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
         schema |= {"enum": choices} if choices else {}
         return Param(field.default, type=kind, **schema)
     if choices:
-        return optional_choice(choices, unset_label="(not set)" if field.choices else "(all tables)", **schema)
+        unset_label = "(not set)" if field.choices or field.is_needed else "(all tables)"
+        return optional_choice(choices, unset_label=unset_label, **schema)
     return Param(None, type=["null", kind], **schema)
 
 

@@ -97,6 +97,7 @@ class DagForm:
             help=first.help if len({field.help for field in fields}) == 1 else _help_by_operation(declared),
             default=first.default if all(field.default == first.default for field in fields) else None,
             required=is_common and all(field.required for field in fields),
+            is_needed=any(field.required for field in fields),
             choices=tuple(dict.fromkeys(choice for field in fields for choice in field.choices)),
             tables=next((field.tables for field in fields if field.tables is not None), None),
             section=first.section or self._section([operation for operation, _ in declared]),

@@ -60,7 +60,10 @@ class Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionField:
-    """One option with the properties that commands, jobs and forms need."""
+    """One option with the properties that commands, jobs and forms need.
+
+    In a form that operations share, `is_needed` says that some of them require the option.
+    """
 
     name: str
     kind: Literal["text", "integer", "number", "switch", "names"]
@@ -68,6 +71,7 @@ class OptionField:
     help: str
     choices: tuple[str, ...] = ()
     required: bool = False
+    is_needed: bool = False
     positional: bool = False
     tables: TableNames | None = None
     section: str = ""

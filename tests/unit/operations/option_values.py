@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 
-#: Names as tables and keys are written: a comma only within braces, no blank at either end.
-NAMES = st.from_regex(r"[a-z0-9*/._-]{1,8}(\{[a-z]{1,3},[a-z]{1,3}\})?", fullmatch=True)
+#: Names as tables and keys are written: a comma only within braces, no blank at either end, and not `--`, which argparse
+#: drops as the end of the options even after an equals sign.
+NAMES = st.from_regex(r"[a-z0-9*/._-]{1,8}(\{[a-z]{1,3},[a-z]{1,3}\})?", fullmatch=True).filter(
+    lambda name: name != "--"
+)
 #: An empty text, and one that a template makes of None, mean the default.
-TEXTS = st.text(min_size=1).filter(lambda text: text != "None")
+TEXTS = st.text(min_size=1).filter(lambda text: text not in ("None", "--"))
 
 
 def values(field: OptionField) -> st.SearchStrategy[Any]:
