@@ -25,6 +25,7 @@ from benchmarks.harness import Benchmark, Options, Result, target_result
 from benchmarks.scratch_folders import copy_template
 from benchmarks.small_reprocess import PIPELINE, UNDECLARED_KIND, land_events, small_project
 from benchmarks.spark_submit import link_library, submit
+from deltaworks.operations.base import OPERATIONS_MODULE
 
 if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
@@ -115,7 +116,7 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
         if job.by_spark:
             code = submit(root, job.entry, *arguments, log=log).wait()
         else:
-            command = [sys.executable, str(_ROOT / "spark_jobs" / f"{job.entry}.py"), *arguments]
+            command = [sys.executable, "-m", OPERATIONS_MODULE, job.entry, *arguments]
             variables = {"PYTHONPATH": str(_ROOT / "include"), "DELTAWORKS_PROJECT": str(root)}
             code = subprocess.run(
                 command, env=os.environ | variables, stdout=log, stderr=subprocess.STDOUT, check=False

@@ -32,7 +32,7 @@ _KINDS = tuple(
         (r"deltaworks\.sources\.objects\.relay", "relay"),
         (r"-m deltaworks\.rules", "rules"),
         (r"-m deltaworks\.(?:feeds|remediation)\b", "feeds"),
-        (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
+        (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|-m deltaworks\.operations\b|pyspark[./]daemon", "job"),
         (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),
         (r"^airflow worker -- LocalExecutor", "worker-busy"),
         (r"^airflow (worker -- |supervisor: )", "task"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 
-#: Names as tables and keys are written: a comma only within braces, no blank at either end, and not `--`, which argparse
+#: Names as tables and keys are written: a comma only within braces, no blank at either end. Not `--`, which argparse
 #: drops as the end of the options even after an equals sign.
 NAMES = st.from_regex(r"[a-z0-9*/._-]{1,8}(\{[a-z]{1,3},[a-z]{1,3}\})?", fullmatch=True).filter(
     lambda name: name != "--"

@@ -109,6 +109,12 @@ def test_a_start_beside_leftovers_is_refused_naming_them(home: StackHome, start:
     assert [process.pid for process in status(home=home).leftovers] == [stream.pid]
 
 
+def test_an_operation_without_spark_is_a_job_of_the_stack(home: StackHome, start: Started) -> None:
+    vacuum = start(_SLEEP, "-m", "deltaworks.operations", "vacuum_tables")
+
+    assert _kinds(home)[vacuum.pid] == "job"
+
+
 def test_down_ends_leftovers_and_kills_those_that_do_not_listen(home: StackHome, start: Started) -> None:
     polite = start(_SLEEP, "spark_jobs/ingest_stream.py")
     stubborn = start(_IGNORES_SIGTERM, "spark_jobs/rebuild_gold.py")
