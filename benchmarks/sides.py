@@ -68,7 +68,7 @@ def games_spec() -> PipelineSpec:
 class _UnplannedBatchProcessor(BatchProcessor):
     """A batch processor that lands batches without a Spark query that planned them."""
 
-    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+    def _end_offset(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
         return {"seq": spark_batch_id}
 
 
