@@ -52,6 +52,9 @@ If it is rejected or not answered, nothing is done.
 """
 
 
+#: The option of scheduled runs that do the waiting work; manual runs follow their form, whose default is a dry run.
+DRY_RUN_IF_MANUAL = f"{{{{ params.{DRY_RUN} if dag_run.run_type == 'manual' else False }}}}"
+
 #: Operations that first run as a process without Spark. A Spark job is submitted only if work remains.
 _TRIED_WITHOUT_SPARK = frozenset({"reprocess"})
 
@@ -179,11 +182,10 @@ def triggered_dag(form: DagForm, subject: PipelineSpec | RelaySpec, environment:
         for operation in form.operations:
             limit: dict[str, Any] = {} if operation.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
             values = {DRY_RUN: False} if before else None
-            task = operation_task(operation.name, name, environment, form=form, values=values, **limit)
-            rebuilds_gold = operation.rebuilds_gold and spec is not None and spec.gold.tables
-            chain(
-                *before, task, *([rebuild_gold_task(spec, environment)] if rebuilds_gold and spec is not None else [])
-            )
+            tasks = [*before, operation_task(operation.name, name, environment, form=form, values=values, **limit)]
+            if operation.rebuilds_gold and spec is not None and spec.gold.tables:
+                tasks.append(rebuild_gold_task(spec, environment))
+            chain(*tasks)
     set_form(dag, form_params(form, spec))
     return dag
 

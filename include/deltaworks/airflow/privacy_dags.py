@@ -12,7 +12,13 @@ from airflow.sdk import DAG, chain
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_settings, process_settings
-from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task, selection_template
+from deltaworks.airflow.operation_dags import (
+    APPROVAL_BODY,
+    DRY_RUN_IF_MANUAL,
+    is_not_dry_run,
+    operation_task,
+    selection_template,
+)
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.runbooks import namespace_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK
@@ -22,8 +28,6 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import VAULT_SCHEDULES
 
-#: Scheduled runs process the waiting work. Manual runs follow their form, whose default is a dry run.
-_DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 #: Steps that do not run in every scheduled run of their DAG. Most runs of the vault's maintenance have nothing to do.
 #: All runs of the hour include it, in case the first one is missed.
 _SCHEDULED_IF: Final[Mapping[str, str]] = {
@@ -68,7 +72,7 @@ def vault_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec], 
                     operation.name,
                     namespace,
                     environment,
-                    values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED},
+                    values={"dry_run": DRY_RUN_IF_MANUAL},
                     form=form,
                     trigger_rule="none_failed",
                     selected_if=_selected_if(form, operation.name),

@@ -23,7 +23,13 @@ from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.job_alerts import alert_on_missed_deadline
 from deltaworks.airflow.job_settings import job_dag_settings, process_settings
-from deltaworks.airflow.operation_dags import approve_task, count_task, operation_task, rebuild_gold_task
+from deltaworks.airflow.operation_dags import (
+    DRY_RUN_IF_MANUAL,
+    approve_task,
+    count_task,
+    operation_task,
+    rebuild_gold_task,
+)
 from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
 from deltaworks.airflow.runbooks import (
     clean_runbook,
@@ -252,10 +258,6 @@ def _gold_timetable(expression: str | None) -> Any:
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 
 
-#: Scheduled runs delete as declared, and apply requests and OPTIMIZE. Manual runs follow their form in every step.
-_DRY_RUN_IF_MANUAL = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
-
-
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's maintenance DAG. Its VACUUM cannot be undone, so it accepts no backfill."""
     with DAG(
@@ -311,7 +313,7 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: D
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
         # Runs before OPTIMIZE, which then compacts the files that it wrote.
-        steps.append(task("mutate_tables", values={"dry_run": _DRY_RUN_IF_MANUAL}))
+        steps.append(task("mutate_tables", values={"dry_run": DRY_RUN_IF_MANUAL}))
         steps.append(task("purge_deleted"))
     # Runs before OPTIMIZE, which then need not rewrite the deleted rows, and before VACUUM, which then includes the
     # files.
@@ -389,7 +391,7 @@ def _optimize_tasks(upkeep: MaintenanceSpec, task: Callable[..., BaseOperator]) 
     Both end within the declared minutes. A retry continues where the last try stopped.
     """
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_day is not None else 0)
-    values = {"round": round_template(upkeep), "dry_run": _DRY_RUN_IF_MANUAL}
+    values = {"round": round_template(upkeep), "dry_run": DRY_RUN_IF_MANUAL}
     # An OPTIMIZE command that has started may finish, and measuring the tables takes time too.
     limit = timedelta(minutes=minutes + 120)
     return [
@@ -429,7 +431,7 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
             "mutate_tables",
             spec.pipeline,
             environment,
-            values={"dry_run": _DRY_RUN_IF_MANUAL},
+            values={"dry_run": DRY_RUN_IF_MANUAL},
             form=form_of(get_operation("mutate_tables")),
         )
     set_form(dag, form_params(form_of(get_operation("mutate_tables")), spec))

@@ -5,11 +5,8 @@ Both pages contain their table between `<!-- table: NAME -->` and `<!-- end -->`
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Final
 
 import typer.main
@@ -18,11 +15,11 @@ from typer.core import TyperGroup
 from deltaworks.cli import app
 from deltaworks.cli.commands import command_entries
 from deltaworks.cli.lazy import LazyCommand
+from deltaworks.errors.docs_tables import markdown_table, replace_tables, write_pages
 from deltaworks.operations.registry import OPERATIONS
 
 #: Options that every operation has. The page explains them once, so the table omits them.
 _COMMON_OPTIONS: Final = frozenset({"--json", "--csv", "--in-airflow", "--wait-minutes"})
-_TABLE = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def walk_commands() -> Iterator[tuple[str, Any]]:
@@ -50,7 +47,7 @@ def commands_table() -> str:
         options = [opt for item in command.params for opt in item.opts if opt.startswith("--")]
         shown = " ".join(f"`{option}`" for option in options if option not in _COMMON_OPTIONS)
         rows.append((f"`{' '.join([words, *arguments])}`", _escape((command.help or "").split("\n")[0]), shown))
-    return _markdown(("command", "effect", "options"), rows)
+    return markdown_table(("command", "effect", "options"), rows)
 
 
 def operations_table() -> str:
@@ -65,7 +62,7 @@ def operations_table() -> str:
         )
         for operation in sorted(OPERATIONS.values(), key=lambda item: (item.scope, item.kind))
     ]
-    return _markdown(("DAG", "action", "effect", "task", "runs as"), rows)
+    return markdown_table(("DAG", "action", "effect", "task", "runs as"), rows)
 
 
 TABLES: Final = {"commands": commands_table, "operations": operations_table}
@@ -78,29 +75,12 @@ def page_with_tables(text: str) -> str:
     Raises:
         KeyError: the page names an unknown table.
     """
-    return _TABLE.sub(lambda match: f"{match[1]}{TABLES[match['name']]()}{match[3]}", text)
+    return replace_tables(text, lambda name: TABLES[name]())
 
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    columns = tuple(head)
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Writes the tables into the pages of a docs folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("docs", type=Path, help="docs folder")
-    folder: Path = parser.parse_args(arguments).docs
-    for name in PAGES:
-        page = folder / name
-        page.write_text(page_with_tables(page.read_text()))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_pages(PAGES, page_with_tables, __doc__))

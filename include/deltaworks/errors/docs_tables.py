@@ -36,7 +36,12 @@ def page_with_tables(text: str) -> str:
     Raises:
         KeyError: the page names an unknown table.
     """
-    return _TABLE.sub(lambda marked: f"{marked[1]}{_relative_links(TABLES[marked[2]]())}{marked[3]}", text)
+    return replace_tables(text, lambda name: _relative_links(TABLES[name]()))
+
+
+def replace_tables(text: str, table: Callable[[str], str]) -> str:
+    """Returns a page's text with each marked table replaced by that of its name."""
+    return _TABLE.sub(lambda marked: f"{marked[1]}{table(marked[2])}{marked[3]}", text)
 
 
 def _relative_links(text: str) -> str:
@@ -50,7 +55,7 @@ def _conditions_table(error: type[DeltaworksError]) -> str:
         for row in catalog().conditions.values()
         if row.error == error.__name__ and row.code not in catalog().health_causes
     ]
-    return _markdown(("condition", "meaning", "next step"), rows)
+    return markdown_table(("condition", "meaning", "next step"), rows)
 
 
 def _retry_note(row: Condition) -> str:
@@ -64,7 +69,7 @@ def _health_table() -> str:
     for row in catalog().health_causes.values():
         alert = f"[`{row.alert}`]({catalog().alerts[row.alert].runbook})" if row.alert else ""
         rows.append((_linked_code(row), row.meaning, row.next_step, alert))
-    return _markdown(("cause", "meaning", "next step", "alert"), rows)
+    return markdown_table(("cause", "meaning", "next step", "alert"), rows)
 
 
 def _alerts_table() -> str:
@@ -79,7 +84,7 @@ def _alerts_table() -> str:
         codes_text = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
         name = f"[`{alert.name}`]({alert.runbook})"
         rows.append((name, alert.severity, alert.meaning, codes_text))
-    return _markdown(("cause", "severity", "meaning", "raised for"), rows)
+    return markdown_table(("cause", "severity", "meaning", "raised for"), rows)
 
 
 def _linked_code(row: Condition) -> str:
@@ -87,7 +92,8 @@ def _linked_code(row: Condition) -> str:
     return f"[`{row.code}`]({row.runbook})" if row.runbook else f"`{row.code}`"
 
 
-def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Returns a table in Markdown."""
     columns = tuple(head)
     lines = [columns, ("---",) * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -105,16 +111,16 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Writes the tables into the pages of a folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def write_pages(names: Iterable[str], updated: Callable[[str], str], description: str | None) -> int:
+    """The program of a module with tables: updates the pages in the folder that its argument names."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("docs", type=Path, help="the folder of the pages")
-    folder: Path = parser.parse_args(arguments).docs
-    for name in PAGES:
+    folder: Path = parser.parse_args().docs
+    for name in names:
         page = folder / name
-        page.write_text(page_with_tables(page.read_text()))
+        page.write_text(updated(page.read_text()))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_pages(PAGES, page_with_tables, __doc__))

@@ -208,8 +208,7 @@ def dag_forms(operations: Iterable[Operation]) -> list[DagForm]:
 
 def form_of(operation: Operation) -> DagForm:
     """Returns the form of an operation with all operations that share it."""
-    members = [other for other in OPERATIONS.values() if (other.scope, other.kind) == (operation.scope, operation.kind)]
-    return DagForm(kind=operation.kind, operations=tuple(members))
+    return form_by_kind(operation.kind, operation.scope)
 
 
 def form_by_kind(kind: str, scope: Scope = "pipeline") -> DagForm:
