@@ -12,6 +12,7 @@ from deltaworks.control import paths
 from deltaworks.mutations.requests import RENAME_OPERATIONS
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table
 from tests.faults.harness.fault_project import FaultProject
 from tests.spark.mutations.mutation_harness import START
 from tests.unit.mutations.replay_oracle import Request, Row, replay
@@ -22,10 +23,10 @@ IDS = "abcdef"
 FIELD, UNSET = "f", "f0"
 OPS = ("rename", "rename", "merge", "delete", "undelete", "update", "rename_name")
 TABLES: list[dict[str, Any]] = [
-    {
-        "name": "activities",
-        "when": {"name": "activity"},
-        "columns": [
+    declare_table(
+        "activities",
+        when="activity",
+        columns=[
             {"name": name, "path": path, "type": "string"}
             for name, path in (
                 ("org_id", "org"),
@@ -35,14 +36,14 @@ TABLES: list[dict[str, Any]] = [
                 (f"origin_{FIELD}", "field"),
             )
         ],
-        "partition_by": ["org_id"],
-        "zorder_by": ["event_time"],
-        "mutable": {"id": "contact_id", "origin": "origin_contact_id", "fields": {FIELD: f"origin_{FIELD}"}},
-    },
-    {
-        "name": "requests",
-        "when": {"name": "request"},
-        "columns": [
+        partition_by=["org_id"],
+        zorder_by=["event_time"],
+        mutable={"id": "contact_id", "origin": "origin_contact_id", "fields": {FIELD: f"origin_{FIELD}"}},
+    ),
+    declare_table(
+        "requests",
+        when="request",
+        columns=[
             {"name": name, "path": f"request.{name}", "type": kind}
             for name, kind in (
                 *((name, "string") for name in ("org_id", "op", "id", "new_id", "name")),
@@ -50,13 +51,13 @@ TABLES: list[dict[str, Any]] = [
                 ("seq", "long"),
             )
         ],
-    },
-    {
-        "name": "notifications",
-        "announces": {"table": "activities"},
-        "columns": [{"name": "org_id", "path": "org", "type": "string"}],
-        "partition_by": ["org_id", "ingested_date"],
-    },
+    ),
+    declare_table(
+        "notifications",
+        "org_id string from org",
+        announces={"table": "activities"},
+        partition_by=["org_id", "ingested_date"],
+    ),
 ]
 
 

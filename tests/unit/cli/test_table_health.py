@@ -5,30 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, table_health, tables
+from deltaworks.cli import table_health, tables
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from tests.commands import invoke
 from tests.unit.maintenance.table_data import append
 from tests.unit.maintenance.table_health.test_report import broken, catalog, lake
 
 __all__ = ["catalog", "lake"]
+run = partial(invoke, "tables", columns=400)
 
 
 @pytest.fixture(autouse=True)
 def project(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_health, "catalog", lambda: catalog)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["tables", *words], env={"COLUMNS": "400"})
 
 
 def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake: Lake) -> None:

@@ -14,8 +14,8 @@ from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.unit.maintenance.table_data import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
 
 
@@ -29,7 +29,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
     root = tmp_path_factory.mktemp("lake")
-    made = Lake(StorageSpec(root=f"file://{root}"))
+    made = local_lake(root)
     fill_hundred(made, LocalObjects(Path(root)), spec.tables[0].column_types())
     return made
 

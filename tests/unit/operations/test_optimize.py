@@ -9,23 +9,14 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app, operations
 from deltaworks.control import paths
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
-from tests.spark.conftest import ENVIRONMENT, RELAY
+from deltaworks.testing import load_project
 from tests.unit.maintenance.table_data import hundred_tables, make
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(lake=tmp_path / "lake", landing=tmp_path / "landing"),
-        "relays/landing.yaml": RELAY,
-        "pipelines/shop/pipeline.yaml": hundred_tables(),
-    }
-    for path, text in files.items():
-        (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "include" / path).write_text(text)
-    catalog = load_catalog("local", root=tmp_path)
+    catalog = load_project(tmp_path, hundred_tables())
     monkeypatch.setattr(operations, "catalog", lambda: catalog)
     monkeypatch.setenv("COLUMNS", "240")
     return Lake(catalog.environment.lake)

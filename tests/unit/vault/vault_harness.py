@@ -11,6 +11,7 @@ from deltaworks.privacy.envelope_encryption import Identity, SealedFrame, Sealed
 from deltaworks.privacy.keys.base import UNREADABLE_PURPOSE, KeyService, key_context
 from deltaworks.privacy.keys.stored_keys import get_or_create_key
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.testing import environment_spec, local_storage
 
 NAMESPACE = "players"
 DAY_MS = 86_400_000
@@ -21,18 +22,8 @@ _TOKEN_KEY = bytes(32)
 
 def environment_of(folder: Path) -> EnvironmentSpec:
     """A lake, a landing folder, a vault and a keyring, each in a folder of its own."""
-    return EnvironmentSpec.model_validate(
-        {
-            "environment": "test",
-            "lake": {"root": f"file://{folder}/lake"},
-            "landing": {"root": f"file://{folder}/landing"},
-            "messaging": {},
-            "privacy": {
-                "keys": {"kind": "keyring", "folder": str(folder / "keys")},
-                "vault": {"root": f"file://{folder}/vault"},
-            },
-        }
-    )
+    keys = {"kind": "keyring", "folder": str(folder / "keys")}
+    return environment_spec(folder, privacy={"keys": keys, "vault": local_storage(folder / "vault")})
 
 
 def subject_of(name: str) -> str:
