@@ -105,8 +105,8 @@ class _Erase:
 
     def __call__(self, clock: Clock) -> None:
         from deltaworks.control.objects import open_objects
-        from deltaworks.erasure.purge_table import TablePurger, erasure_step
-        from deltaworks.erasure.token_search import TokenSearch
+        from deltaworks.privacy.erasure.purge_table import TablePurger, erasure_step
+        from deltaworks.privacy.erasure.token_search import TokenSearch
         from deltaworks.specs.storage import StorageSpec
         from deltaworks.tables.lake import Lake
 

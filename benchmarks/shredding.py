@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.requests import Namespace
+    from deltaworks.privacy.erasure.requests import Namespace
     from deltaworks.specs.catalog import Catalog
 
 
@@ -18,9 +18,9 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
         folder: a new folder for the lake, keys and vault.
     """
     from deltaworks.control.clock import utc_now
-    from deltaworks.erasure.erasure_run import ErasureRun
-    from deltaworks.erasure.requests import open_namespace, receive_request
-    from deltaworks.privacy.envelope_encryption import token
+    from deltaworks.privacy.erasure.erasure_run import ErasureRun
+    from deltaworks.privacy.erasure.requests import open_namespace, receive_request
+    from deltaworks.privacy.tokens.envelope_encryption import token
 
     catalog = _catalog(folder)
     namespace = open_namespace(catalog, "bench")
@@ -77,8 +77,8 @@ def _fill_vault(namespace: Namespace, subjects: list[str]) -> None:
     import pyarrow as pa
 
     from deltaworks.control.clock import utc_now
-    from deltaworks.privacy.envelope_encryption import token
-    from deltaworks.vault.tables import IDENTITIES, LINKS
+    from deltaworks.privacy.tokens.envelope_encryption import token
+    from deltaworks.privacy.vault.tables import IDENTITIES, LINKS
 
     seen = utc_now()
     emails, devices = [], []

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.invalid_dags import parsed_catalog
-from deltaworks.airflow.scheduled_dags import lost_events_dag
+from deltaworks.airflow.dag_factory import dags_of
+from deltaworks.airflow.scheduled_dags import LOST_EVENTS
 
-catalog = parsed_catalog()
-for name in sorted({source.pipeline for spec in catalog.collectors.values() for source in spec.sources.values()}):
-    if name in catalog.pipelines:
-        dag = lost_events_dag(catalog.pipelines[name], catalog.environment)
-        globals()[dag.dag_id] = dag
+globals().update(dags_of(LOST_EVENTS.dags))

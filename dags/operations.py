@@ -3,9 +3,7 @@ and replay, <relay>__control and recover."""
 
 from __future__ import annotations
 
-from deltaworks.airflow.invalid_dags import invalid_operation_dags, parsed_catalog
-from deltaworks.airflow.operation_dags import triggered_dags
+from deltaworks.airflow.dag_factory import dags_of
+from deltaworks.airflow.operation_dags import operation_dags
 
-catalog = parsed_catalog()
-for dag in (*triggered_dags(catalog), *invalid_operation_dags(catalog)):
-    globals()[dag.dag_id] = dag
+globals().update(dags_of(operation_dags))

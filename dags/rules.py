@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.continuous_dags import rules_dag
-from deltaworks.airflow.invalid_dags import parsed_catalog
+from deltaworks.airflow.continuous_dags import RULES
+from deltaworks.airflow.dag_factory import dags_of
 
-dag = rules_dag(parsed_catalog())
+globals().update(dags_of(RULES.dags))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.health_dags import health_dag
-from deltaworks.specs.project import load_catalog
+from deltaworks.airflow.dag_factory import dags_of
+from deltaworks.airflow.health_dags import HEALTH
 
-catalog = load_catalog(skip_invalid=True)
-mutable = any(pipeline.mutations is not None for pipeline in catalog.pipelines.values())
-dag = health_dag(environment=catalog.environment, mutations=mutable)
+globals().update(dags_of(HEALTH.dags))

@@ -39,13 +39,18 @@ def short(package: str) -> str:
     return package.removeprefix("deltaworks.")
 
 
+def node(package: str) -> str:
+    """Returns a package's id in the graph; mermaid would take a point for syntax."""
+    return short(package).replace(".", "_")
+
+
 def layer_graph() -> str:
     """Returns a mermaid graph with a row per layer and arrows from each layer's packages to the next layer's."""
     lines = ["```mermaid", "flowchart TB"]
     for layer in layers():
-        lines += [f'    {short(package)}["{package}"]' for package in layer]
+        lines += [f'    {node(package)}["{package}"]' for package in layer]
     for upper, lower in pairwise(layers()):
-        lines += [f"    {short(one)} --> {short(other)}" for one, other in product(upper, lower)]
+        lines += [f"    {node(one)} --> {node(other)}" for one, other in product(upper, lower)]
     return "\n".join([*lines, "```"])
 
 
@@ -64,7 +69,9 @@ def package_folders() -> list[Path]:
     """Returns all packages in and outside the library, in the order of the layers; subpackages follow their parent."""
     order = [short(package) for layer in layers() for package in layer]
     library = LIBRARY / "deltaworks"
-    folders = [library / name for name in order if (library / name).is_dir()]
+    folders = [
+        library / name for name in dict.fromkeys(name.partition(".")[0] for name in order) if (library / name).is_dir()
+    ]
     folders += [LIBRARY / name for name in COMPANIONS]
     return [init.parent for folder in folders for init in sorted(folder.rglob("__init__.py"))]
 

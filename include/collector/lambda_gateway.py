@@ -1,6 +1,6 @@
 """Runs the collector as an AWS Lambda behind API Gateway, without a spool: it responds after the sink has the events.
 
-The entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send events in
+The entry point is `deltaworks.collector_host.aws_lambda.handle`, which opens sinks and keys. REST APIs send events in
 format 1.0, HTTP APIs and function URLs in format 2.0; both encode binary bodies in Base64.
 """
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
-from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
-from deltaworks.privacy.suppression import Suppression
+from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
+from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor
+from deltaworks.privacy.tokens.suppression import Suppression
 
 #: Maximum number of bytes of an unreadable body that are sealed. A longer body is cut, and identified by its digest.
 _MAX_SEALED_BODY_BYTES: Final = 65_536

@@ -29,7 +29,7 @@ from collector.segments import FrameKind
 from collector.stamps import RequestOrigin, RequestRedaction, SourceRedaction, StampRules, is_bot, stamp_events
 from collector.submissions import Entry
 from deltaworks.errors import DeltaworksError
-from deltaworks.privacy.redactor import truncate_ip
+from deltaworks.privacy.tokens.redactor import truncate_ip
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.definitions._internal.dag_parsing_context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 
-from deltaworks.airflow.invalid_dags import parsed_catalog
+from deltaworks.airflow.dag_factory import parsed_catalog
 from deltaworks.operations.dag_forms import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.groups import stream_dag_id

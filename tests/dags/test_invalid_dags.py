@@ -108,11 +108,12 @@ def test_one_import_error_contains_all_validation_errors(parsed: Any) -> None:
 def test_the_task_of_a_placeholder_dag_fails_with_the_error() -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from deltaworks.airflow.invalid_dags import invalid_dag
+    from deltaworks.airflow.dag_factory import invalid_dag
     from deltaworks.errors import ConfigError
 
     dag = invalid_dag(
-        "games__restore",
+        "games",
+        "restore",
         ConfigError("SPEC_INVALID", "games: colour", hint="Mend it."),
         task_ids=["count", "approve", "restore"],
     )
@@ -123,21 +124,22 @@ def test_the_task_of_a_placeholder_dag_fails_with_the_error() -> None:
             task.execute({})
 
 
-def test_a_runbook_links_to_an_existing_console_page() -> None:
-    from deltaworks.airflow.runbooks import invalid_runbook
+def placeholder_runbook(kind: str, message: str) -> str:
+    """Returns the runbook of a placeholder DAG of `games`."""
+    from deltaworks.airflow.dag_factory import invalid_dag
     from deltaworks.errors import ConfigError
 
-    wrong = ConfigError("SPEC_INVALID", "games: colour", hint="Mend it.")
+    error = ConfigError("SPEC_INVALID", message, hint="Mend it.")
+    return invalid_dag("games", kind, error, task_ids=["task"]).doc_md or ""
 
-    assert "(/deltaworks/dag/games__stream)" in invalid_runbook("games__stream", "games", wrong)
-    assert "(/deltaworks/)" in invalid_runbook("games__restore", "games", wrong)
+
+def test_a_runbook_links_to_an_existing_console_page() -> None:
+    assert "(/deltaworks/dag/games__stream)" in placeholder_runbook("stream", "games: colour")
+    assert "(/deltaworks/)" in placeholder_runbook("restore", "games: colour")
 
 
 def test_a_code_fence_in_an_error_does_not_end_its_block() -> None:
-    from deltaworks.airflow.runbooks import invalid_runbook
-    from deltaworks.errors import ConfigError
-
-    docs = invalid_runbook("games__stream", "games", ConfigError("SPEC_INVALID", "key ```\n# big", hint="h"))
+    docs = placeholder_runbook("stream", "key ```\n# big")
 
     assert docs.count("```") == 2
 
@@ -170,6 +172,15 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
 
 
 def test_every_invalid_pipeline_has_placeholder_dags() -> None:
-    for name in ("streams", "gold", "maintenance", "mutations", "operations"):
-        text = (REPOSITORY / "dags" / f"{name}.py").read_text()
-        assert "invalid_pipelines(" in text or "invalid_operation_dags(catalog)" in text, name
+    from deltaworks.airflow import continuous_dags, scheduled_dags
+    from deltaworks.airflow.dag_factory import DagKind
+
+    modules = (continuous_dags, scheduled_dags)
+    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, DagKind)]
+    catalog = load_catalog("local", root=REPOSITORY)
+
+    assert {kind.kind for kind in kinds if not kind.task_ids} == {"find_lost_events", "remediation", "rules"}
+    for kind in kinds:
+        for dag in kind.dags(catalog):
+            assert dag.dag_id.endswith(f"__{kind.kind}")
+            assert set(kind.task_ids) <= set(dag.task_ids), dag.dag_id

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -70,8 +72,7 @@ def spec() -> PipelineSpec:
 def dag(spec: PipelineSpec) -> Any:
     from deltaworks.airflow.scheduled_dags import mutation_dag
 
-    assert spec.mutations is not None
-    return mutation_dag(spec, spec.mutations, ENVIRONMENT)
+    return mutation_dag(spec, ENVIRONMENT)
 
 
 def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> None:
@@ -121,11 +122,12 @@ def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> No
     assert option_arguments(purge, {"dry_run": False}) == ["--no-dry-run"]
 
 
-def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path) -> None:
+def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path, spec: PipelineSpec) -> None:
     from deltaworks.airflow.health_dags import health_dag
 
-    assert [task.task_id for task in health_dag().tasks] == ["check_streams"]
-    judge = health_dag(mutations=True).get_task("check_mutations")
+    without = Catalog(environment=ENVIRONMENT, relays={}, pipelines={}, root=tmp_path)
+    assert [task.task_id for task in health_dag(without, ENVIRONMENT).tasks] == ["check_streams"]
+    judge = health_dag(replace(without, pipelines={"crm": spec}), ENVIRONMENT).get_task("check_mutations")
     assert (judge.module, judge.retries) == ("deltaworks.mutations.backlog_check", 0)
 
     project = write_project(tmp_path)

@@ -155,11 +155,10 @@ def test_the_forms_of_scheduled_dags_can_be_submitted_unchanged(dag_id: str) -> 
     from tests.dags.test_mutation_dags import CRM
 
     crm = PipelineSpec.model_validate(CRM)
-    assert crm.mutations is not None
     dag: Any = {
         "maintenance": lambda: maintenance_dag(SHOP, ENVIRONMENT),
         "gold": lambda: gold_dag(SHOP, ENVIRONMENT),
-        "mutations": lambda: mutation_dag(crm, crm.mutations, ENVIRONMENT),  # type: ignore[arg-type]
+        "mutations": lambda: mutation_dag(crm, ENVIRONMENT),
     }[dag_id]()
 
     dag.params.validate()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.airflow.continuous_dags import rules_dag
-from deltaworks.airflow.invalid_dags import needed_pipelines
+from deltaworks.airflow.continuous_dags import RULES
+from deltaworks.airflow.dag_factory import needed_pipelines
 from deltaworks.control.health.report import subjects
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
@@ -30,9 +30,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None:
-    dag = rules_dag(load_catalog("local", root=project))
+    (dag,) = RULES.dags(load_catalog("local", root=project))
 
-    assert dag is not None
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("deltaworks__rules", "@continuous", 1)
     (task,) = dag.tasks
     assert (task.task_id, task.module, task.pool) == ("evaluate", "deltaworks.rules", "relays")
@@ -53,5 +52,5 @@ def test_health_checks_the_process_if_rules_exist(project: Path, tmp_path: Path)
 def test_without_rules_there_is_no_dag(tmp_path: Path) -> None:
     catalog = load_catalog("local", root=write_project(tmp_path))
 
-    assert rules_dag(catalog) is None
+    assert list(RULES.dags(catalog)) == []
     assert [item for item in subjects(catalog) if item.kind == "rules"] == []

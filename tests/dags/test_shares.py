@@ -52,13 +52,13 @@ def build_dags(catalog: Catalog) -> Iterator[Any]:
         if spec.gold.tables:
             yield scheduled_dags.gold_dag(spec, environment)
         if spec.mutations is not None:
-            yield scheduled_dags.mutation_dag(spec, spec.mutations, environment)
+            yield scheduled_dags.mutation_dag(spec, environment)
         yield from (triggered_dag(form, spec, environment) for form in pipeline_forms(spec))
     for relay in catalog.relays.values():
         yield continuous_dags.relay_dag(relay, environment)
         yield from (triggered_dag(form, relay, environment) for form in relay_forms())
         if relay.clean is not None:
-            yield scheduled_dags.clean_dag(relay, relay.clean, environment)
+            yield scheduled_dags.clean_dag(relay, environment)
 
 
 def class_of(dag_id: str, task_id: str) -> JobClass:

@@ -28,9 +28,9 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
-from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
+from deltaworks.privacy.erasure.erasure_run import ErasureResult, ErasureRun
+from deltaworks.privacy.erasure.requests import receive_request, token_of
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.load import Load

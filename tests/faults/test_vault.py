@@ -15,12 +15,12 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.base import LocalKeyring
-from deltaworks.vault.job import maintain
-from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
-from deltaworks.vault.namespace_vault import NamespaceVault
-from deltaworks.vault.tables import CellAddress, open_cell, seal_cell
+from deltaworks.privacy.vault.job import maintain
+from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
+from deltaworks.privacy.vault.namespace_vault import NamespaceVault
+from deltaworks.privacy.vault.tables import CellAddress, open_cell, seal_cell
 from tests.faults.harness.vault_entry import STEPS
-from tests.unit.vault.vault_harness import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
+from tests.unit.privacy.vault.vault_harness import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
 
 pytestmark = pytest.mark.faults
 NAMES = [f"player {number}" for number in range(40)]
@@ -117,10 +117,10 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
 KILL_IN_ROTATION = """
 import os, signal, sys
 from pathlib import Path
-from deltaworks.vault.job import rotate
-from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
-from deltaworks.vault.namespace_vault import NamespaceVault
-from tests.unit.vault.vault_harness import NAMESPACE, environment_of
+from deltaworks.privacy.vault.job import rotate
+from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
+from deltaworks.privacy.vault.namespace_vault import NamespaceVault
+from tests.unit.privacy.vault.vault_harness import NAMESPACE, environment_of
 owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"),
                "page": (SubjectKeys, "_rewrap_page"), "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
 original = getattr(owner, name)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
 from deltaworks.operations.dag_forms import unavailable_reason
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
@@ -25,7 +25,7 @@ from tests.integration.airflow_people import People
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 BUILD_SECONDS = 300.0
-CLICKS_GOLD, DIGEST_GOLD = names.gold_dag_id("clicks"), names.gold_dag_id("digest")
+CLICKS_GOLD, DIGEST_GOLD = dag_id("clicks", "gold"), dag_id("digest", "gold")
 # Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
 PER_DAY = """
 gold:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
 from deltaworks.gold.input_views import BUILT_FROM
 from deltaworks.gold.refresh import find_shadows
 from deltaworks.operations.registry import get_operation
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from sandbox.stack.environment import process_environment
@@ -22,7 +22,7 @@ from tests.processes import run_process
 
 pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
-GOLD_DAG, REFRESH = names.gold_dag_id("clicks"), get_operation("refresh_gold").dag_id("clicks")
+GOLD_DAG, REFRESH = dag_id("clicks", "gold"), get_operation("refresh_gold").dag_id("clicks")
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.operations.registry import get_operation
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People, Slot
 
 pytestmark = pytest.mark.integration
-NIGHT = names.maintenance_dag_id("clicks")
+NIGHT = dag_id("clicks", "maintenance")
 VACUUM, BACK = (get_operation(name).dag_id("clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
 REASON = {"allow_below_minimum": "the disk is full"}

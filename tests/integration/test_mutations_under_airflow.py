@@ -14,11 +14,11 @@ import psutil
 import pytest
 import yaml
 
-from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
 from generator.engagement import EngagementRecord, engagement_records
@@ -34,7 +34,7 @@ from tests.integration.airflow_people import People
 from tests.integration.engagement_rows import check_landed, check_mutated
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-MUTATIONS = names.mutation_dag_id("engagement")
+MUTATIONS = dag_id("engagement", "mutations")
 SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)
 JOB_SECONDS = 300.0
 

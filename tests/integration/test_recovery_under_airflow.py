@@ -7,16 +7,16 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.operations.registry import get_operation
 from deltaworks.sources.objects.file_event_log import file_events_key
+from deltaworks.specs.dag_ids import dag_id
 from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
 from tests.integration.games_project import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesProject, running_games
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 REPROCESS, BACK = (get_operation(name).dag_id("games") for name in ("reprocess", "restore"))
-CLEAN = names.clean_dag_id("landing")
+CLEAN = dag_id("landing", "clean")
 
 
 @pytest.fixture(scope="module")

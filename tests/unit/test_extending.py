@@ -34,7 +34,7 @@ from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.models.fitting import label_query
-from deltaworks.privacy.envelope_encryption import token
+from deltaworks.privacy.tokens.envelope_encryption import token
 from deltaworks.rules.backtest import backtest
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog

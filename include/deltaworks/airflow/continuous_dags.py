@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from airflow.sdk import DAG
 
-from deltaworks.airflow import names
-from deltaworks.airflow.job_settings import continuous_dag_settings, continuous_retries, pool_settings
+from deltaworks.airflow.dag_factory import DagKind, continuous_dag
+from deltaworks.airflow.job_settings import continuous_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.runbooks import (
-    feeds_runbook,
-    group_runbook,
-    relay_runbook,
-    remediation_runbook,
-    rules_runbook,
-    stream_runbook,
-)
 from deltaworks.control.paths import RULES_PROCESS
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.dag_ids import PROJECT, RULES_DAG
+from deltaworks.specs.dag_ids import PROJECT
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.groups import StreamGroup
+from deltaworks.specs.groups import GROUP_KIND, StreamGroup, stream_groups
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.remediation import RemediationSpec
 from deltaworks.specs.share_conf import extra_task_slots, stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 
+T = TypeVar("T")
+
 
 def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a relay."""
-    with DAG(
-        **names.dag_name(names.relay_dag_id(relay.relay)),
+    with continuous_dag(
+        relay.relay,
+        "relay",
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
-        doc_md=relay_runbook(relay),
-        **continuous_dag_settings(relay.owner, tags=("relay", relay.relay)),
+        owner=relay.owner,
+        tags=("relay",),
+        context={"spec": relay},
     ) as dag:
         _process_task("relay", "deltaworks.sources.objects.relay", environment, relay=relay.relay)
     return dag
@@ -44,11 +41,13 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
 
 def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a pipeline's feeds, one process for all of them."""
-    with DAG(
-        **names.dag_name(names.feeds_dag_id(spec.pipeline)),
+    with continuous_dag(
+        spec.pipeline,
+        "feeds",
         description=f"Feeds of {spec.pipeline}: {', '.join(feed.name for feed in spec.feeds)}",
-        doc_md=feeds_runbook(spec),
-        **continuous_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
+        owner=spec.owner,
+        tags=("feeds", *spec.tags),
+        context={"spec": spec},
     ) as dag:
         _process_task("feeds", "deltaworks.feeds", environment, feeds=spec.pipeline)
     return dag
@@ -56,29 +55,30 @@ def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a remediation."""
-    with DAG(
-        **names.dag_name(names.remediation_dag_id(remediation.name)),
+    with continuous_dag(
+        remediation.name,
+        "remediation",
         description=remediation.description or f"Acts when {remediation.rule} fires",
-        doc_md=remediation_runbook(remediation),
-        **continuous_dag_settings(remediation.owner, tags=("remediation", remediation.name)),
+        owner=remediation.owner,
+        tags=("remediation",),
+        context={"spec": remediation},
     ) as dag:
         _process_task("remediation", "deltaworks.remediation", environment, remediation=remediation.name)
     return dag
 
 
-def rules_dag(catalog: Catalog) -> DAG | None:
-    """Returns the DAG of the process that evaluates the rules of all pipelines; None if no pipeline declares any."""
-    pipelines = {name: spec for name, spec in catalog.pipelines.items() if spec.rules}
-    if not pipelines:
-        return None
-    owners = ", ".join(sorted({spec.owner for spec in pipelines.values()}))
-    with DAG(
-        **names.dag_name(RULES_DAG),
-        description=f"Evaluates the rules of {', '.join(pipelines)}",
-        doc_md=rules_runbook(pipelines),
-        **continuous_dag_settings(owners, tags=("rules", PROJECT, *pipelines)),
+def rules_dag(pipelines: Sequence[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+    """Returns the DAG of the process that evaluates the rules of all pipelines."""
+    names = [spec.pipeline for spec in pipelines]
+    with continuous_dag(
+        PROJECT,
+        "rules",
+        description=f"Evaluates the rules of {', '.join(names)}",
+        owner=_owners(pipelines),
+        tags=("rules", *names),
+        context={"pipelines": pipelines},
     ) as dag:
-        _process_task("evaluate", "deltaworks.rules", catalog.environment, rules=RULES_PROCESS)
+        _process_task("evaluate", "deltaworks.rules", environment, rules=RULES_PROCESS)
     return dag
 
 
@@ -97,11 +97,13 @@ def _process_task(task_id: str, module: str, environment: EnvironmentSpec, **sub
 def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a pipeline's stream."""
     share = stream_share(spec, environment)
-    with DAG(
-        **names.dag_name(names.stream_dag_id(spec.pipeline)),
+    with continuous_dag(
+        spec.pipeline,
+        "stream",
         description=spec.description,
-        doc_md=stream_runbook(spec),
-        **continuous_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
+        owner=spec.owner,
+        tags=("stream", *spec.tags),
+        context={"spec": spec},
     ) as dag:
         _ingest_task("ingest_stream", environment, share, pipeline=spec.pipeline)
     return dag
@@ -118,15 +120,20 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
         driver_memory=group.settings.driver_memory,
         extra_tasks=extra_task_slots(*members),
     )
-    tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
-    with DAG(
-        **names.dag_name(group.dag_id),
+    with continuous_dag(
+        group.name,
+        GROUP_KIND,
         description=f"Streams of {', '.join(group.members)}",
-        doc_md=group_runbook(group),
-        **continuous_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
+        owner=_owners(members),
+        tags=("stream", *group.members, *(tag for spec in members for tag in spec.tags)),
+        context={"group": group},
     ) as dag:
         _ingest_task("ingest_group", environment, share, group=group.name)
     return dag
+
+
+def _owners(pipelines: Iterable[PipelineSpec]) -> str:
+    return ", ".join(sorted({spec.owner for spec in pipelines}))
 
 
 def _ingest_task(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
@@ -142,3 +149,55 @@ def _ingest_task(job: str, environment: EnvironmentSpec, share: Share, **subject
         execution_timeout=None,
         **continuous_retries(),
     )
+
+
+def _ungrouped(catalog: Catalog, pipelines: Mapping[str, T]) -> dict[str, T]:
+    """Returns the pipelines that are not in a group of streams."""
+    groups = stream_groups(catalog).values()
+    grouped = {name for group in groups for name in (*group.members, *group.invalid_members)}
+    return {name: item for name, item in pipelines.items() if name not in grouped}
+
+
+RELAY: Final = DagKind(
+    kind="relay",
+    # On a cluster relays are pods and have no DAG.
+    subjects=lambda catalog: catalog.relays.values() if catalog.environment.kubernetes is None else (),
+    build=relay_dag,
+    invalid=lambda catalog: catalog.invalid_relays(),
+    task_ids=("relay",),
+)
+FEEDS: Final = DagKind(
+    kind="feeds",
+    subjects=lambda catalog: [spec for spec in catalog.pipelines.values() if spec.feeds],
+    build=feeds_dag,
+    invalid=lambda catalog: catalog.invalid_pipelines("feeds"),
+    task_ids=("feeds",),
+)
+REMEDIATION: Final = DagKind(
+    kind="remediation", subjects=lambda catalog: catalog.environment.remediations, build=remediation_dag
+)
+#: One process for all pipelines that declare rules, if any.
+RULES: Final = DagKind(
+    kind="rules",
+    subjects=lambda catalog: [specs] if (specs := [spec for spec in catalog.pipelines.values() if spec.rules]) else [],
+    build=rules_dag,
+)
+STREAM: Final = DagKind(
+    kind="stream",
+    subjects=lambda catalog: _ungrouped(catalog, catalog.pipelines).values(),
+    build=stream_dag,
+    invalid=lambda catalog: _ungrouped(catalog, catalog.invalid_pipelines()),
+    task_ids=("ingest",),
+)
+#: A group with no valid member has a placeholder.
+STREAM_GROUP: Final = DagKind(
+    kind=GROUP_KIND,
+    subjects=lambda catalog: [group for group in stream_groups(catalog).values() if group.members],
+    build=group_dag,
+    invalid=lambda catalog: {
+        group.name: next(iter(group.invalid_members.values()))
+        for group in stream_groups(catalog).values()
+        if not group.members
+    },
+    task_ids=("ingest",),
+)

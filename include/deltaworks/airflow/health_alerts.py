@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
@@ -19,6 +18,7 @@ from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quaran
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors.conditions import alert_for_verdict, next_step_for, verdict_alerts
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 
 #: How long a run may take beyond its interval before it is overdue.
 RUN_TIME_ALLOWANCE = timedelta(hours=1)
@@ -105,16 +105,16 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """Yields id and cron expression of every DAG of jobs with a schedule."""
     for pipeline, spec in catalog.pipelines.items():
         if spec.maintenance.schedule:
-            yield names.maintenance_dag_id(pipeline), spec.maintenance.schedule
+            yield dag_id(pipeline, "maintenance"), spec.maintenance.schedule
         if spec.gold.tables and spec.gold.schedule:
-            yield names.gold_dag_id(pipeline), spec.gold.schedule
+            yield dag_id(pipeline, "gold"), spec.gold.schedule
         if spec.mutations is not None and spec.mutations.schedule:
-            yield names.mutation_dag_id(pipeline), spec.mutations.schedule
+            yield dag_id(pipeline, "mutations"), spec.mutations.schedule
         if spec.models and spec.training.schedule:
-            yield names.training_dag_id(pipeline), spec.training.schedule
+            yield dag_id(pipeline, "models"), spec.training.schedule
     for relay, declared in catalog.relays.items():
         if declared.clean is not None:
-            yield names.clean_dag_id(relay), declared.clean.schedule
+            yield dag_id(relay, "clean"), declared.clean.schedule
 
 
 def longest_interval(schedule: str, after: datetime) -> timedelta:

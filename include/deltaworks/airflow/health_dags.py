@@ -11,12 +11,12 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
+from deltaworks.airflow.dag_factory import DagKind, scheduled_dag
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
-from deltaworks.airflow.runbooks import health_runbook
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.dag_ids import HEALTH_DAG, PROJECT
+from deltaworks.specs.dag_ids import PROJECT
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,36 +32,30 @@ VERDICTS_XCOM = "verdicts"
 BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
 
 
-def health_dag(
-    *, environment: EnvironmentSpec | None = None, mutations: bool = False, owner: str = "data-platform"
-) -> DAG:
+def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
     """Returns the health DAG. It has no retries: the next minute's run is the retry.
 
-    Args:
-        environment: names the connections whose keys the tasks need.
-        mutations: whether waiting mutation requests are checked too.
+    It checks waiting mutation requests too if a pipeline declares mutations.
     """
-    with DAG(
-        **names.dag_name(HEALTH_DAG),
+    with scheduled_dag(
+        PROJECT,
+        "health",
         description="Checks every relay and stream by its heartbeat",
-        doc_md=health_runbook(),
+        owner="data-platform",
+        tags=("health", PROJECT),
+        timeout=timedelta(minutes=5),
         schedule="* * * * *",
         start_date=names.START_DATE,
-        catchup=False,
-        max_active_runs=1,
-        allowed_run_types=names.RUN_TYPES_WITHOUT_BACKFILL,
-        is_paused_upon_creation=False,
-        dagrun_timeout=timedelta(minutes=5),
-        tags=sorted(("health", PROJECT, "scheduled")),
-        default_args={"owner": owner},
+        has_alerts=False,
+        context={},
     ) as dag:
         CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))
-        if mutations:
+        if any(pipeline.mutations is not None for pipeline in catalog.pipelines.values()):
             check_mutations_task(environment)
     return dag
 
 
-def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
+def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
     """Returns the task that fails while mutation requests of any pipeline wait too long.
 
     It has no retries, since its DAG runs again soon.
@@ -74,6 +68,9 @@ def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessO
         execution_timeout=timedelta(minutes=2),
         **job_callbacks(),
     )
+
+
+HEALTH = DagKind(kind="health", subjects=lambda catalog: [catalog], build=health_dag)
 
 
 class CheckStreamsOperator(BaseOperator):

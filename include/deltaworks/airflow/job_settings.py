@@ -1,4 +1,4 @@
-"""Settings that all DAGs and tasks share: runs, pools, timeouts, and whether and when a task is retried.
+"""Settings that tasks share: pools, timeouts, and whether and when a task is retried.
 
 Airflow raises the same exception class for every failure of a Spark job. The job's last output line names the condition
 and whether it is retryable; if this line is missing, the exit code decides.
@@ -6,15 +6,12 @@ and whether it is retryable; if this line is missing, the exit code decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk import RetryDecision, RetryPolicy
 
-from deltaworks.airflow import names
 from deltaworks.airflow.child_process import error_of
-from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.control.backoff import FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS, STABLE_RUN_SECONDS, wait_seconds
 from deltaworks.specs.shares import Share
 
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 CONTINUOUS_RETRIES = 8
-#: High, because a DAG that paused itself stays paused. With the retries' backoff this takes hours.
-FAILED_RUNS_BEFORE_PAUSE = 50
 
 
 class JobRetryPolicy(RetryPolicy):
@@ -108,54 +103,3 @@ def continuous_retries() -> dict[str, Any]:
         "max_retry_delay": timedelta(seconds=MAX_WAIT_SECONDS),
         "retry_policy": ContinuousRetryPolicy(),
     }
-
-
-def job_dag_settings(
-    owner: str,
-    *,
-    tags: Iterable[str],
-    hours: float,
-    schedule: Any = None,
-    run_types: Sequence[str] = names.RUN_TYPES_WITHOUT_BACKFILL,
-) -> dict[str, Any]:
-    """Returns arguments of a DAG of jobs that end: one run at a time, no catch-up, alerts on failed tasks.
-
-    Args:
-        hours: the timeout of a run.
-        schedule: None for a DAG that is only triggered. The tags say `scheduled` or `manual`.
-        run_types: the types of runs that are allowed.
-    """
-    return {
-        "schedule": schedule,
-        "catchup": False,
-        "max_active_runs": 1,
-        "allowed_run_types": run_types,
-        "is_paused_upon_creation": False,
-        "dagrun_timeout": timedelta(hours=hours),
-        "tags": sorted({"manual" if schedule is None else "scheduled", *tags}),
-        "default_args": {"owner": owner, **job_callbacks()},
-    }
-
-
-def continuous_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
-    """Returns arguments of a DAG with one continuous task: Airflow starts the next run when one has ended."""
-    return {
-        "schedule": "@continuous",
-        "start_date": names.START_DATE,
-        "catchup": False,
-        "max_active_runs": 1,
-        "max_consecutive_failed_dag_runs": FAILED_RUNS_BEFORE_PAUSE,
-        "is_paused_upon_creation": False,
-        "tags": sorted({"continuous", *tags}),
-        "default_args": {"owner": owner},
-    }
-
-
-def manual_dag_settings(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
-    """Returns arguments of a DAG that runs only when triggered manually, one run at a time.
-
-    Args:
-        subject: the pipeline or relay; one of the tags.
-        tags: words for the operation, for the search in Airflow's list.
-    """
-    return job_dag_settings(owner, tags=(*tags, subject), hours=24)

@@ -12,7 +12,6 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
-from deltaworks.specs import dag_ids, groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_enabled
 from deltaworks.specs.storage import StorageSpec
@@ -57,56 +56,6 @@ def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
     if expression is None or not schedules_enabled():
         return None
     return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NO_IMMEDIATE_RUN)
-
-
-def dag_name(dag_id: str) -> dict[str, Any]:
-    """Returns the arguments of a DAG for its id and the name under which Airflow lists it."""
-    return {"dag_id": dag_id, "dag_display_name": dag_ids.display_name(dag_id)}
-
-
-def relay_dag_id(relay: str) -> str:
-    """Returns the id of the DAG that runs a relay."""
-    return dag_ids.dag_id(relay, "relay")
-
-
-def feeds_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that delivers a pipeline's feeds."""
-    return dag_ids.dag_id(pipeline, "feeds")
-
-
-def remediation_dag_id(remediation: str) -> str:
-    """Returns the id of the DAG that runs a remediation."""
-    return dag_ids.dag_id(remediation, "remediation")
-
-
-def clean_dag_id(relay: str) -> str:
-    """Returns the id of the DAG that removes landed objects from a relay's buckets."""
-    return dag_ids.dag_id(relay, "clean")
-
-
-def stream_dag_id(pipeline: str, group: str | None = None) -> str:
-    """Returns the id of the DAG that runs a pipeline's stream: its own DAG or that of its group."""
-    return groups.stream_dag_id(pipeline, group)
-
-
-def gold_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that rebuilds a pipeline's gold tables."""
-    return dag_ids.dag_id(pipeline, "gold")
-
-
-def mutation_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that applies a pipeline's mutation requests."""
-    return dag_ids.dag_id(pipeline, "mutations")
-
-
-def training_dag_id(pipeline: str) -> str:
-    """Returns the id of the DAG that trains a pipeline's models."""
-    return dag_ids.dag_id(pipeline, "models")
-
-
-def maintenance_dag_id(pipeline: str) -> str:
-    """Returns the id of a pipeline's maintenance DAG."""
-    return provenance.maintenance_dag_id(pipeline)
 
 
 def spark_job(name: str) -> Path:

@@ -10,7 +10,7 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -19,12 +19,21 @@ from airflow.sdk import DAG, Asset, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, pool_settings, process_settings
+from deltaworks.airflow.dag_factory import invalid_dag, scheduled_dag
+from deltaworks.airflow.job_settings import job_settings, pool_settings, process_settings
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.runbooks import form_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
-from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm, pipeline_forms, relay_forms
+from deltaworks.operations.dag_forms import (
+    ACTION,
+    DRY_RUN,
+    STEPS,
+    DagForm,
+    declared_forms,
+    pipeline_forms,
+    relay_forms,
+    restrictions,
+)
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -34,6 +43,7 @@ from deltaworks.specs.relay import RelaySpec
 _COUNT_RESULTS = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)
+_DAY = timedelta(days=1)
 #: For tasks that a person waits for. They are scheduled before all others and end soon.
 _TOP_PRIORITY, _SHORT_TIMEOUT = 200, timedelta(hours=1)
 APPROVAL_BODY = f"""
@@ -158,25 +168,60 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
     return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs]
 
 
-def triggered_dags(catalog: Catalog) -> Iterator[DAG]:
-    """Yields the DAGs of the forms that run only when triggered, of all valid pipelines and relays."""
+def operation_dags(catalog: Catalog) -> Iterator[DAG]:
+    """Yields the DAGs of the forms that run only when triggered, of all pipelines and relays."""
     environment = catalog.environment
     for name, spec in catalog.pipelines.items():
         if environment.has_operation_dags(name):
             yield from (triggered_dag(form, spec, environment) for form in pipeline_forms(spec))
     for relay in catalog.relays.values():
         yield from (triggered_dag(form, relay, environment) for form in relay_forms())
+    yield from _invalid_operation_dags(catalog)
+
+
+def _invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
+    """Yields the placeholders for DAGs of every pipeline and relay with an invalid declaration."""
+    with_gold, with_mutations = catalog.invalid_pipelines("gold"), catalog.invalid_pipelines("mutations")
+    with_feeds = catalog.invalid_pipelines("feeds")
+    for name, error in catalog.invalid_pipelines().items():
+        if not catalog.environment.has_operation_dags(name):
+            continue
+        for form in declared_forms(mutations=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds):
+            task_ids = form.task_ids(gold=name in with_gold)
+            yield invalid_dag(name, form.kind, error, task_ids=task_ids, tags=_form_tags(form))
+    for name, error in catalog.invalid_relays().items():
+        for form in relay_forms():
+            yield invalid_dag(name, form.kind, error, task_ids=form.task_ids(gold=False), tags=_form_tags(form))
+
+
+def _form_tags(form: DagForm) -> tuple[str, ...]:
+    return ("operation", *{operation.family for operation in form.operations})
+
+
+def form_dag(form: DagForm, subject: str, *, tags: Iterable[str], timeout: timedelta = _DAY, **settings: Any) -> DAG:
+    """Returns the DAG of a form without its tasks; by default it runs only when a person triggers it."""
+    return scheduled_dag(
+        subject,
+        form.kind,
+        description=" ".join(operation.summary for operation in form.operations),
+        tags=(*tags, subject),
+        timeout=timeout,
+        **settings,
+    )
 
 
 def triggered_dag(form: DagForm, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a form, which runs only when a person triggers it."""
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
-    with DAG(
-        **names.dag_name(form.dag_id(name)),
-        description=" ".join(operation.summary for operation in form.operations),
-        doc_md=form_runbook(form, name, subject.owner, spec),
-        **manual_dag_settings(name, subject.owner, tags=("operation", *{one.family for one in form.operations})),
+    limits = [] if spec is None else [restrictions(operation, spec) for operation in form.operations]
+    with form_dag(
+        form,
+        name,
+        owner=subject.owner,
+        tags=_form_tags(form),
+        template="operation",
+        context={"form": form, "restrictions": [text for text in limits if text]},
     ) as dag:
         before = _approval_tasks(form, spec, environment) if spec is not None and form.waits_for_approval else []
         for operation in form.operations:

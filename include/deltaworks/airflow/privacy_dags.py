@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_settings, process_settings
+from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.operation_dags import (
     APPROVAL_BODY,
     DRY_RUN_IF_MANUAL,
+    form_dag,
     is_not_dry_run,
     operation_task,
     selection_template,
 )
 from deltaworks.airflow.operation_forms import form_params, set_form
-from deltaworks.airflow.runbooks import namespace_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK
 from deltaworks.operations.dag_forms import DagForm, dag_forms
 from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import VAULT_SCHEDULES
@@ -38,33 +39,32 @@ _AFTER_APPROVAL = (
 )
 
 
-def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> Iterator[DAG]:
-    """Yields the DAGs of a namespace.
+def namespace_dags(catalog: Catalog) -> Iterator[DAG]:
+    """Yields the DAGs of all namespaces, if the environment has a vault.
 
     On a cluster the operations that open the vault are CronJobs with their own account, so only approvals are DAGs.
     """
-    pipelines = tuple(pipelines)
+    environment = catalog.environment
+    if environment.privacy is None:
+        return
     for form in dag_forms(one for one in OPERATIONS.values() if one.scope == "namespace"):
-        if form.operations[0].name not in VAULT_SCHEDULES:
-            yield reveal_dag(form, namespace, pipelines, environment)
-        elif environment.kubernetes is None:
-            yield vault_dag(form, namespace, pipelines, environment)
+        for namespace, pipelines in catalog.namespaces.items():
+            if form.operations[0].name not in VAULT_SCHEDULES:
+                yield reveal_dag(form, namespace, pipelines, environment)
+            elif environment.kubernetes is None:
+                yield vault_dag(form, namespace, pipelines, environment)
 
 
-def vault_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+def vault_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec], environment: EnvironmentSpec) -> DAG:
     """Returns the scheduled DAG of operations on the vault, in registry order, with the schedule of the first."""
-    pipelines = tuple(pipelines)
     schedules = [VAULT_SCHEDULES[operation.name] for operation in form.operations]
-    with DAG(
-        **names.dag_name(form.dag_id(namespace)),
-        description=" ".join(operation.summary for operation in form.operations),
-        doc_md=namespace_runbook(form, namespace, pipelines),
-        **job_dag_settings(
-            _first_owner(pipelines),
-            tags=("privacy", namespace),
-            hours=max(schedule.hours for schedule in schedules),
-            schedule=names.cron_timetable(schedules[0].cron),
-        ),
+    with form_dag(
+        form,
+        namespace,
+        tags=("privacy",),
+        timeout=timedelta(hours=max(schedule.hours for schedule in schedules)),
+        schedule=names.cron_timetable(schedules[0].cron),
+        **_ownership(form, pipelines),
     ) as dag:
         chain(
             *(
@@ -90,17 +90,11 @@ def _selected_if(form: DagForm, name: str) -> str:
     return selected if condition is None else f"{{{{ ({condition}) and ({selected.strip('{} ')}) }}}}"
 
 
-def reveal_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+def reveal_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec], environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that asks for approval of a reveal. It does not open the vault."""
-    pipelines = tuple(pipelines)
     (operation,) = form.operations
     share = environment.shares.of(operation.job_class)
-    with DAG(
-        **names.dag_name(form.dag_id(namespace)),
-        description=operation.summary,
-        doc_md=namespace_runbook(form, namespace, pipelines),
-        **manual_dag_settings(namespace, _first_owner(pipelines), tags=("privacy",)),
-    ) as dag:
+    with form_dag(form, namespace, tags=("privacy",), **_ownership(form, pipelines)) as dag:
         chain(
             operation_task(
                 operation.name,
@@ -127,6 +121,11 @@ def reveal_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec],
     return dag
 
 
-def _first_owner(pipelines: Iterable[PipelineSpec]) -> str:
-    """Returns the first of the owners of a namespace's pipelines, sorted by name."""
-    return next(iter(sorted({spec.owner for spec in pipelines})), "deltaworks")
+def _ownership(form: DagForm, pipelines: Sequence[PipelineSpec]) -> dict[str, Any]:
+    """Returns the DAG's owner, the first of the pipelines' owners, and the context of its runbook, with all of them."""
+    owners = sorted({spec.owner for spec in pipelines}) or ["deltaworks"]
+    operations = {operation.name: operation for operation in form.operations}
+    return {
+        "owner": owners[0],
+        "context": {"owner": ", ".join(owners), "pipelines": pipelines, "operations": operations},
+    }

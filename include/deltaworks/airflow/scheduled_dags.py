@@ -21,8 +21,9 @@ from airflow.timetables.trigger import CronTriggerTimetable
 
 from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
+from deltaworks.airflow.dag_factory import DagKind, scheduled_dag
 from deltaworks.airflow.job_alerts import alert_on_missed_deadline
-from deltaworks.airflow.job_settings import job_dag_settings, process_settings
+from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.operation_dags import (
     DRY_RUN_IF_MANUAL,
     approve_task,
@@ -31,23 +32,16 @@ from deltaworks.airflow.operation_dags import (
     rebuild_gold_task,
 )
 from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
-from deltaworks.airflow.runbooks import (
-    clean_runbook,
-    gold_runbook,
-    lost_events_runbook,
-    maintenance_runbook,
-    mutations_runbook,
-    training_runbook,
-)
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.operations.approval_checks import has_declared_options
 from deltaworks.operations.base import RESULTS_KEY
 from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, form_of, unavailable_reason
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
-from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
@@ -199,23 +193,25 @@ _LOST_EVENTS_SCHEDULE = "35 * * * *"
 _IS_AUTOMATIC_RUN = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
+def _pipeline_dag(spec: PipelineSpec, kind: str, *, tag: str = "", **settings: Any) -> DAG:
+    """Returns a scheduled DAG of a pipeline, without its tasks."""
+    tags = (tag or kind, spec.pipeline, *spec.tags)
+    return scheduled_dag(spec.pipeline, kind, owner=spec.owner, tags=tags, context={"spec": spec}, **settings)
+
+
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that rebuilds a pipeline's gold tables.
 
     It runs on its schedule, manually, and after updates of other pipelines' gold tables that it reads.
     """
-    with DAG(
-        **names.dag_name(names.gold_dag_id(spec.pipeline)),
+    with _pipeline_dag(
+        spec,
+        "gold",
         description=f"Rebuilds the gold tables of {spec.pipeline}",
-        doc_md=gold_runbook(spec),
         deadline=_deadline_alert(spec),
-        **job_dag_settings(
-            spec.owner,
-            tags=("gold", spec.pipeline, *spec.tags),
-            hours=6,
-            run_types=names.GOLD_RUN_TYPES,
-            schedule=_gold_schedule(spec, environment),
-        ),
+        timeout=timedelta(hours=6),
+        run_types=names.GOLD_RUN_TYPES,
+        schedule=_gold_schedule(spec, environment),
     ) as dag:
         form = form_of(get_operation("rebuild_gold"))
         rebuild_gold_task(
@@ -237,9 +233,7 @@ def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(minutes=minutes),
-        callback=SyncCallback(
-            alert_on_missed_deadline, {"dag_id": names.gold_dag_id(spec.pipeline), "minutes": minutes}
-        ),
+        callback=SyncCallback(alert_on_missed_deadline, {"dag_id": dag_id(spec.pipeline, "gold"), "minutes": minutes}),
     )
 
 
@@ -260,16 +254,12 @@ def _gold_timetable(expression: str | None) -> Any:
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's maintenance DAG. Its VACUUM cannot be undone, so it accepts no backfill."""
-    with DAG(
-        **names.dag_name(names.maintenance_dag_id(spec.pipeline)),
+    with _pipeline_dag(
+        spec,
+        "maintenance",
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
-        doc_md=maintenance_runbook(spec),
-        **job_dag_settings(
-            spec.owner,
-            tags=("maintenance", spec.pipeline, *spec.tags),
-            hours=12,
-            schedule=names.cron_timetable(spec.maintenance.schedule),
-        ),
+        timeout=timedelta(hours=12),
+        schedule=names.cron_timetable(spec.maintenance.schedule),
     ) as dag:
         form = _maintenance_form(spec)
         tasks = _maintenance_tasks(spec, environment, form)
@@ -414,27 +404,20 @@ def round_template(upkeep: MaintenanceSpec) -> str:
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
 
 
-def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: EnvironmentSpec) -> DAG:
+def mutation_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up."""
-    with DAG(
-        **names.dag_name(names.mutation_dag_id(spec.pipeline)),
+    assert spec.mutations is not None
+    form = form_of(get_operation("mutate_tables"))
+    with _pipeline_dag(
+        spec,
+        "mutations",
         description=f"Applies the requests of {spec.pipeline} to its tables",
-        doc_md=mutations_runbook(spec, declared),
-        **job_dag_settings(
-            spec.owner,
-            tags=("mutations", spec.pipeline, *spec.tags),
-            hours=6,
-            schedule=names.cron_timetable(declared.schedule),
-        ),
+        timeout=timedelta(hours=6),
+        schedule=names.cron_timetable(spec.mutations.schedule),
     ) as dag:
-        operation_task(
-            "mutate_tables",
-            spec.pipeline,
-            environment,
-            values={"dry_run": DRY_RUN_IF_MANUAL},
-            form=form_of(get_operation("mutate_tables")),
-        )
-    set_form(dag, form_params(form_of(get_operation("mutate_tables")), spec))
+        values = {"dry_run": DRY_RUN_IF_MANUAL}
+        operation_task("mutate_tables", spec.pipeline, environment, values=values, form=form)
+    set_form(dag, form_params(form, spec))
     return dag
 
 
@@ -443,18 +426,14 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
     A run trains on the data of its run time, so missed runs need no catch-up.
     """
-    with DAG(
-        **names.dag_name(names.training_dag_id(spec.pipeline)),
+    form = form_of(get_operation("train_model"))
+    with _pipeline_dag(
+        spec,
+        "models",
         description=f"Trains the models of {spec.pipeline}",
-        doc_md=training_runbook(spec),
-        **job_dag_settings(
-            spec.owner,
-            tags=("models", spec.pipeline, *spec.tags),
-            hours=12,
-            schedule=names.cron_timetable(spec.training.schedule),
-        ),
+        timeout=timedelta(hours=12),
+        schedule=names.cron_timetable(spec.training.schedule),
     ) as dag:
-        form = form_of(get_operation("train_model"))
         operation_task("train_model", spec.pipeline, environment, form=form, execution_timeout=timedelta(hours=11))
     set_form(dag, form_params(form, spec))
     return dag
@@ -463,39 +442,40 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that checks hourly whether the lake has all events that the pipeline's collectors
     acknowledged."""
-    with DAG(
-        **names.dag_name(get_operation("find_lost_events").dag_id(spec.pipeline)),
+    form = form_of(get_operation("find_lost_events"))
+    with _pipeline_dag(
+        spec,
+        "find_lost_events",
+        tag="maintenance",
         description=f"Checks that every event collected for {spec.pipeline} is in its tables",
-        doc_md=lost_events_runbook(spec),
-        **job_dag_settings(
-            spec.owner,
-            tags=("maintenance", spec.pipeline, *spec.tags),
-            hours=1,
-            schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
-        ),
+        timeout=timedelta(hours=1),
+        schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
     ) as dag:
-        form = form_of(get_operation("find_lost_events"))
         operation_task("find_lost_events", spec.pipeline, environment, form=form)
     set_form(dag, form_params(form, spec))
     return dag
 
 
-def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpec) -> DAG:
+def clean_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that deletes or archives objects that every pipeline has landed.
 
     Deletion cannot be undone, so it accepts no backfill.
     """
-    with DAG(
-        **names.dag_name(names.clean_dag_id(relay.relay)),
+    declared = relay.clean
+    assert declared is not None
+    form = form_of(get_operation("clean_source"))
+    with scheduled_dag(
+        relay.relay,
+        "clean",
         description=(
             f"{declared.mode.capitalize()} objects of {', '.join(relay.buckets)} that all pipelines have landed"
         ),
-        doc_md=clean_runbook(relay, declared),
-        **job_dag_settings(
-            relay.owner, tags=("maintenance", "relay"), hours=12, schedule=names.cron_timetable(declared.schedule)
-        ),
+        owner=relay.owner,
+        tags=("maintenance", "relay"),
+        timeout=timedelta(hours=12),
+        schedule=names.cron_timetable(declared.schedule),
+        context={"spec": relay},
     ) as dag:
-        form = form_of(get_operation("clean_source"))
         operation_task("clean_source", relay.relay, environment, form=form)
     set_form(dag, _clean_params(form, declared))
     return dag
@@ -506,3 +486,47 @@ def _clean_params(form: DagForm, declared: CleanSpec) -> dict[str, Param]:
     params = form_params(form)
     dry_run = params[DRY_RUN]
     return params | {DRY_RUN: Param(declared.dry_run, description=dry_run.description, **dry_run.schema)}
+
+
+def _collected_pipelines(catalog: Catalog) -> list[PipelineSpec]:
+    """Returns the pipelines to which a collector sends events."""
+    collected = {source.pipeline for spec in catalog.collectors.values() for source in spec.sources.values()}
+    return [spec for name, spec in catalog.pipelines.items() if name in collected]
+
+
+GOLD: Final = DagKind(
+    kind="gold",
+    subjects=lambda catalog: [spec for spec in catalog.pipelines.values() if spec.gold.tables],
+    build=gold_dag,
+    invalid=lambda catalog: catalog.invalid_pipelines("gold"),
+    task_ids=("rebuild_gold",),
+)
+MAINTENANCE: Final = DagKind(
+    kind="maintenance",
+    subjects=lambda catalog: catalog.pipelines.values(),
+    build=maintenance_dag,
+    invalid=lambda catalog: catalog.invalid_pipelines(),
+    task_ids=("optimize_tables",),
+)
+MUTATIONS: Final = DagKind(
+    kind="mutations",
+    subjects=lambda catalog: [spec for spec in catalog.pipelines.values() if spec.mutations is not None],
+    build=mutation_dag,
+    invalid=lambda catalog: catalog.invalid_pipelines("mutations"),
+    task_ids=("mutate_tables",),
+)
+MODELS: Final = DagKind(
+    kind="models",
+    subjects=lambda catalog: [spec for spec in catalog.pipelines.values() if spec.models],
+    build=training_dag,
+    invalid=lambda catalog: catalog.invalid_pipelines("models"),
+    task_ids=("train_model",),
+)
+LOST_EVENTS: Final = DagKind(kind="find_lost_events", subjects=_collected_pipelines, build=lost_events_dag)
+CLEAN: Final = DagKind(
+    kind="clean",
+    subjects=lambda catalog: [relay for relay in catalog.relays.values() if relay.clean is not None],
+    build=clean_dag,
+    invalid=lambda catalog: catalog.invalid_relays("clean"),
+    task_ids=("clean_source",),
+)

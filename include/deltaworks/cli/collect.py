@@ -29,9 +29,9 @@ def collect(
     An event is acknowledged once it is on disk. A file in include/collectors declares senders, pipelines and sinks.
     """
     from collector.sinks.factory import open_destinations
+    from deltaworks.collector_host.process import CollectorRun
+    from deltaworks.collector_host.redaction import open_redaction
     from deltaworks.control.objects import open_objects
-    from deltaworks.operations.collector_redaction import open_redaction
-    from deltaworks.operations.collector_run import CollectorRun
 
     project = catalog(required_service=None)
     spec = project.collector(name)

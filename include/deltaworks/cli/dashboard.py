@@ -34,7 +34,7 @@ def dashboard(
     dashboard_spec = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = parse_span(dashboard_spec, since=since, until=until)
     # Imported here: it loads DuckDB and Arrow.
-    from deltaworks.operations.dashboard_data import load_dashboard
+    from deltaworks.page_reads.dashboards import load_dashboard
 
     answer = load_dashboard(project, pipeline, dashboard_spec, span)
     parts: list[OutputPart] = [_panel_listing(answer)]

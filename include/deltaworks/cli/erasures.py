@@ -18,7 +18,7 @@ from deltaworks.control.records.erasure import Erasures
 from deltaworks.errors import ConfigError
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.requests import Namespace
+    from deltaworks.privacy.erasure.requests import Namespace
 
 _NAMESPACE = typer.Argument(help="Namespace of personal data.", show_default=False)
 _REQUEST = typer.Argument(help="Request id, as in `deltaworks privacy erasures`.", show_default=False)
@@ -39,7 +39,7 @@ def erase(
     The identifier becomes a token immediately and is not stored. The DAG <namespace>__erase deletes the rows in its
     next night, and files of older versions a week later. The certificate documents each step.
     """
-    from deltaworks.erasure.requests import open_namespace, token_of
+    from deltaworks.privacy.erasure.requests import open_namespace, token_of
 
     received_at = _parse_received(received)
     space = open_namespace(catalog(), namespace)
@@ -52,8 +52,8 @@ def erase(
 
 
 def _create_request(namespace: Namespace, token: str, received_at: datetime) -> None:
-    from deltaworks.erasure.erasure_run import ErasureRun
-    from deltaworks.erasure.requests import receive_request
+    from deltaworks.privacy.erasure.erasure_run import ErasureRun
+    from deltaworks.privacy.erasure.requests import receive_request
 
     request = receive_request(namespace, token, received_at=received_at, by=getpass.getuser())
     print_line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
@@ -65,7 +65,7 @@ def _create_request(namespace: Namespace, token: str, received_at: datetime) -> 
 
 
 def _print_counts(namespace: Namespace, token: str) -> None:
-    from deltaworks.erasure.purge_window import count_rows, person_of_token
+    from deltaworks.privacy.erasure.purge_window import count_rows, person_of_token
 
     person = person_of_token(namespace, token)
     listing = Listing(("table", "rows", "from", "to", ""), title="rows to delete")
@@ -120,7 +120,7 @@ def reapply(
     dry_run: bool = typer.Option(True, help="Only count the rows."),
 ) -> None:
     """Delete rows of erased people that reappeared, for example after a bucket was restored."""
-    from deltaworks.erasure.reapply import ErasureReapplier
+    from deltaworks.privacy.erasure.reapply import ErasureReapplier
 
     reapplier = ErasureReapplier(catalog(), pipeline)
     tables = reapplier.erasable_tables
@@ -170,9 +170,9 @@ app.command()(reapply)
 @listing_command
 def list_reveals(namespace: str = _NAMESPACE) -> Listing:
     """List the reveals of a namespace, newest first: time, user, subject and reason."""
+    from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
+    from deltaworks.privacy.vault.reveal import read_reveals
     from deltaworks.tables.lake import Lake
-    from deltaworks.vault.namespace_vault import privacy_settings_of
-    from deltaworks.vault.reveal import read_reveals
 
     project = catalog()
     project.namespace(namespace)

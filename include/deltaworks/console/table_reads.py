@@ -63,7 +63,7 @@ def release_while_waiting() -> Iterator[None]:
         render_lock._acquire()
 
 
-CHILD_COMMAND: Final = (sys.executable, "-m", "deltaworks.operations.table_reads")
+CHILD_COMMAND: Final = (sys.executable, "-m", "deltaworks.page_reads.reader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def read_tables(
     """Runs a query in the child process, which has ended when this returns. Never raises.
 
     Args:
-        read, values: the query of `deltaworks.operations.table_reads`.
+        read, values: the query of `deltaworks.page_reads.reader`.
     """
     with release_while_waiting():
         return _run_child(json.dumps({"read": read, **values}), command, limits)

@@ -1,7 +1,7 @@
 """Keys of all tables and control objects, relative to the lake's root, with a section per area.
 
-No other module builds a key, except `deltaworks.privacy.paths`: keys in the vault, and of privacy data that collectors
-and other writers before the lake share.
+No other module builds a key, except `deltaworks.privacy.paths`: keys in the vault, and of privacy data
+that collectors and other writers before the lake share.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
-from deltaworks.privacy.redactor import EventCondition, Redactor
+from deltaworks.privacy.tokens.redactor import EventCondition, Redactor
 
 Values = Mapping[Path, Sequence[Any]]
 #: Types that a condition can compare.

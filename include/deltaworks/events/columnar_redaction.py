@@ -29,7 +29,7 @@ from deltaworks.events.columnar_paths import (
 )
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.events.source_fields import RECORD_FIELD
-from deltaworks.privacy.redactor import DROPPED, Redactor, Transform, cache_value
+from deltaworks.privacy.tokens.redactor import DROPPED, Redactor, Transform, cache_value
 from deltaworks.specs.privacy import TOKEN_ACTIONS
 
 #: Columns of `RedactedBlock.counts`.

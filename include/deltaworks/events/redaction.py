@@ -24,10 +24,10 @@ from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number
 from deltaworks.events.reasons import Reason, RejectedEvent
 from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.events.task_findings import TaskFindings
-from deltaworks.privacy.envelope_encryption import Identity, SealedKind, Sealer
 from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey
-from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
-from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression
+from deltaworks.privacy.tokens.envelope_encryption import Identity, SealedKind, Sealer
+from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor
+from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: Maximum bytes of unreadable input that a task seals. Of further input only digests are stored.

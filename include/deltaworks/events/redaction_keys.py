@@ -17,7 +17,6 @@ from typing import Final
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.events.redaction import RedactionKeys, SealKeys, utc_day
 from deltaworks.privacy import paths
-from deltaworks.privacy.envelope_encryption import SealedFrame, Sealer, encode_sealed_file
 from deltaworks.privacy.keys.base import KeyService
 from deltaworks.privacy.keys.stored_keys import (
     namespace_token_key,
@@ -25,7 +24,8 @@ from deltaworks.privacy.keys.stored_keys import (
     privacy_settings,
     unreadable_day_key,
 )
-from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression, read_suppression
+from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, Sealer, encode_sealed_file
+from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression, read_suppression
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.storage import StorageSpec

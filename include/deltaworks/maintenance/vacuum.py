@@ -4,9 +4,11 @@ By default a dry run. The retention of a table is the longest of the configured 
 needs of known readers and writers (`vacuum_holds`). A retention below seven days requires a reason, which is recorded
 in the commits.
 
-VACUUM LITE uses only the log and misses files that no commit references. So a FULL one lists the folder weekly. Both
-run in this process (`vacuum_files`); only tables with unsupported features need Spark. Tables that VACUUM had to skip,
-and maintenance runs that overlap, raise alerts; if an alert cannot be raised or resolved, maintenance continues.
+VACUUM LITE uses only the log and misses files that no commit references. So a FULL one lists the folder weekly. Which
+files must stay is decided by our own rules (`vacuum_files`) for every table whose features they support, and by Spark's
+VACUUM for the others. With a Spark session, its executors list and delete; without one, threads of this process do.
+Tables that VACUUM had to skip, and maintenance runs that overlap, raise alerts; if an alert cannot be raised or
+resolved, maintenance continues.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from deltaworks.maintenance.optimize import SessionFactory
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import (
     MINIMUM_RETENTION_HOURS,
+    SHORTEST_FULL_RETENTION_HOURS,
     Retention,
     check_retention,
     effective_retention,
@@ -47,6 +50,7 @@ from deltaworks.maintenance.vacuum_holds import (
 )
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.file_workers import MIN_ITEMS_FOR_EXECUTORS, ExecutorWorkers
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.protected_files import UncommittedFiles, existing_files, table_retention_hours, uncommitted_files
@@ -186,6 +190,9 @@ class VacuumResult:
     - `retention_hours`: the effective retention; 0 if the table was not vacuumed.
     - `reason`: why the retention differs from the configured one, why the run is FULL, or why nothing was done.
     - `skipped`: whether the table must not be vacuumed.
+    - `engine`: what listed and deleted.
+    - `spark_work_count`: what a run without Spark left: in a dry run the files, otherwise 1 for a table that only Spark
+      can vacuum.
     """
 
     table: str
@@ -197,6 +204,8 @@ class VacuumResult:
     seconds: float = 0.0
     skipped: bool = False
     reason: str = ""
+    engine: str = ""
+    spark_work_count: int = 0
 
 
 def vacuum_tables(
@@ -219,10 +228,10 @@ def vacuum_tables(
     retains; unless in a dry run, this raises an alert. A table that is being restored is skipped.
 
     Args:
-        spark: opens the session on first use. None skips tables that need it.
+        spark: opens the session, whose executors list and delete. None uses threads, and skips tables that need Spark.
         retention_hours: by default `maintenance.vacuum_retention_hours`.
-        below_minimum: the reason for a retention below seven days, which requires one. Holds and time travel still
-            apply.
+        below_minimum: the reason for a retention below seven days, which requires one. A table is then skipped while
+            a reader, a stream or its declared time travel needs older files.
         mode: by default `lite`, and `full` once a week or if the log does not suffice.
         tables: names of tables; by default all.
         max_files: count first, and delete nothing if more files would be deleted in total.
@@ -234,7 +243,7 @@ def vacuum_tables(
     """
     spec = catalog.pipeline(pipeline)
     hours = spec.maintenance.vacuum_retention_hours if retention_hours is None else retention_hours
-    check_retention(hours, below_minimum=below_minimum)
+    check_retention(hours, below_minimum=below_minimum, mode=mode)
     names = _select_tables(spec, tables)
     make_run = partial(_VacuumRun, spark, catalog, spec, hours=hours, below_minimum=below_minimum.strip(), mode=mode)
     counting, run = make_run(dry_run=True), make_run(dry_run=False)
@@ -311,6 +320,7 @@ class _VacuumRun:
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._uncommitted = uncommitted_files(self._lake, self._home)
+        self._executors = None if spark is None else ExecutorWorkers(spark())
 
     def vacuum_table(self, name: str) -> VacuumResult:
         """Vacuums one table, or returns a result with the reason for skipping it."""
@@ -344,6 +354,7 @@ class _VacuumRun:
             # Read right before the VACUUM of each table, because earlier tables may take an hour.
             holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
+            yields_to_holds=not self._below_minimum,
         )
         if retention.skipped:
             return replace(result, skipped=True, reason=retention.reason)
@@ -362,15 +373,19 @@ class _VacuumRun:
         vacuum = partial(self._delete_files, key, hours=retention.hours, version=version)
         try:
             try:
-                files, size, by = vacuum(mode=mode)
+                files, size, engine = vacuum(mode=mode)
             except LogTooShort:
                 mode_reason = "its log does not reach back to the last VACUUM"
+                if self._hours < SHORTEST_FULL_RETENTION_HOURS:
+                    hint = f"use mode full, with {SHORTEST_FULL_RETENTION_HOURS} h or more"
+                    return replace(result, skipped=True, reason=f"skipped: {mode_reason}; {hint}")
                 if self._mode is not None:
                     return replace(result, skipped=True, reason=f"skipped: {mode_reason}; use mode full")
                 mode = "full"
-                files, size, by = vacuum(mode=mode)
+                files, size, engine = vacuum(mode=mode)
         except SparkRequired as reason:
-            return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
+            skipped = f"skipped: only Spark can vacuum it: {reason}"
+            return replace(result, skipped=True, reason=skipped, spark_work_count=1)
         if mode == "full" and not self._dry_run:
             _record_full(self._home, result.table)
         listed = f"FULL: {mode_reason}" if mode == "full" and mode_reason else ""
@@ -380,12 +395,16 @@ class _VacuumRun:
             bytes=size,
             mode=mode,
             retention_hours=retention.hours,
-            reason="; ".join(text for text in (retention.reason, listed, by) if text),
+            reason="; ".join(text for text in (retention.reason, listed) if text),
+            engine=engine,
+            spark_work_count=files if self._dry_run else 0,
         )
 
     def _choose_mode(self, name: str) -> tuple[VacuumMode, str]:
         if self._mode is not None:
             return self._mode, ""
+        if self._hours < SHORTEST_FULL_RETENTION_HOURS:
+            return "lite", ""
         last = _last_full_times(self._home).get(name)
         if last is None:
             return "full", "no FULL run yet"
@@ -394,7 +413,7 @@ class _VacuumRun:
         return "lite", ""
 
     def _delete_files(self, key: str, *, mode: VacuumMode, hours: int, version: int) -> tuple[int, int, str]:
-        """Deletes files. Returns the number of files, their bytes, and why Spark was needed (empty if it was not)."""
+        """Deletes files. Returns the number of files, their bytes, and what listed and deleted them."""
         justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
@@ -405,6 +424,7 @@ class _VacuumRun:
             **justification,
         )
         full, dry_run = mode == "full", self._dry_run
+        executed = 0 if self._executors is None else self._executors.executed
         try:
             files, size = vacuum_files(
                 self._lake,
@@ -415,6 +435,7 @@ class _VacuumRun:
                 dry_run=dry_run,
                 now=utc_now(),
                 user_metadata=metadata,
+                workers=self._executors,
             )
         except SparkRequired as reason:
             if self._spark is None:
@@ -429,8 +450,16 @@ class _VacuumRun:
                 version=version,
                 metadata=metadata,
             )
-            return files, size, f"by Spark: {reason}"
-        return files, size, ""
+            return files, size, f"Spark's VACUUM, since only Spark can: {reason}"
+        return files, size, self._describe_engine(executed)
+
+    def _describe_engine(self, executed_before: int) -> str:
+        if self._executors is None:
+            return "a process without Spark"
+        executed = self._executors.executed - executed_before
+        if executed:
+            return f"Spark's executors: {executed:,} listings and deletions"
+        return f"the driver of the Spark job, since there were fewer than {MIN_ITEMS_FOR_EXECUTORS} requests"
 
 
 def _pending_commit_reason(uncommitted: UncommittedFiles | None, hours: int) -> str | None:

@@ -1,4 +1,6 @@
-"""Runs VACUUM of one table in this process: finds obsolete files in the log and deletes them. Needs no JVM.
+"""Runs VACUUM of one table: finds obsolete files by our own rules and deletes them, here or on Spark's executors.
+
+Log and rules are read in this process, without a JVM; listings and deletions run in its threads or as Spark's tasks.
 
 Writes the same commits as Spark's VACUUM (START and END), and the record from which the next VACUUM of either kind
 continues.
@@ -9,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.commit import guarded_commit
 from deltaworks.tables.features import has_deletion_vectors, reasons_to_use_spark
+from deltaworks.tables.file_workers import FileWorkers, TableFolder, ThreadWorkers, delete_file
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log_writer import commit_info, write_commit, write_due_checkpoint
 from deltaworks.tables.protected_files import table_retention_hours
@@ -26,7 +28,6 @@ from deltaworks.tables.vacuum_candidates import (
     record_vacuumed_version,
 )
 
-_DELETE_THREADS = 16
 _HOUR_MS = 3_600_000
 
 
@@ -40,6 +41,7 @@ def vacuum_files(
     dry_run: bool,
     now: datetime,
     user_metadata: str,
+    workers: FileWorkers | None = None,
 ) -> tuple[int, int]:
     """Deletes files that the table has not needed for `hours`. Returns the number of files and their bytes.
 
@@ -49,6 +51,7 @@ def vacuum_files(
     Args:
         full: list the folder instead of using only the log.
         dry_run: only count.
+        workers: list and delete files; by default threads of this process.
 
     Raises:
         SparkRequired: the table has unsupported features. Nothing was deleted.
@@ -60,7 +63,9 @@ def vacuum_files(
     if table is None:
         return 0, 0
     before_ms = int(now.timestamp() * 1000) - hours * _HOUR_MS
-    removable = (candidates_by_listing if full else candidates_by_log)(lake, key, table, before_ms=before_ms)
+    workers = workers or ThreadWorkers()
+    find = candidates_by_listing if full else candidates_by_log
+    removable = find(lake, key, table, before_ms=before_ms, workers=workers)
     counted = len(removable.files), removable.bytes
     if dry_run:
         return counted
@@ -75,7 +80,7 @@ def vacuum_files(
         {"numFilesToDelete": counted[0], "sizeOfDataToDelete": counted[1]},
     )
     try:
-        delete_files(objects, key, removable.files)
+        delete_files(TableFolder(lake, objects, key), removable.files, workers)
     except BaseException:
         log.end("FAILED", {})
         raise
@@ -84,11 +89,9 @@ def vacuum_files(
     return counted
 
 
-def delete_files(objects: ObjectStore, key: str, paths: Iterable[str]) -> None:
-    """Deletes files of a table with one request each, since not all S3-compatible servers support bulk deletes."""
-    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
-        for _ in pool.map(lambda path: objects.delete(f"{key}/{path}"), paths):
-            pass
+def delete_files(table: TableFolder, paths: Iterable[str], workers: FileWorkers) -> None:
+    """Deletes files of a table. Idempotent: a run that was interrupted is repeated."""
+    workers.map(delete_file, table, sorted(paths))
 
 
 class _VacuumCommits:

@@ -191,8 +191,11 @@ def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
 
 
 MINIMUM_RETENTION_HOURS = 168
-#: Minimum retention: longer than any job takes from its first read or write to its commit.
-SHORTEST_RETENTION_HOURS = 24
+#: Shortest retention. With 0 a query that runs would lose the files it reads.
+SHORTEST_RETENTION_HOURS = 1
+#: Shortest retention of a VACUUM that lists the folder: longer than any job takes from writing a file to its commit.
+#: VACUUM by the log deletes only files that a commit removed, so it cannot meet files that are not committed yet.
+SHORTEST_FULL_RETENTION_HOURS = 24
 #: Margin for clock skew, and for the time between computing the retention and VACUUM.
 MARGIN_HOURS = 2
 
@@ -206,19 +209,27 @@ class Retention:
     skipped: bool = False
 
 
-def check_retention(hours: int, *, below_minimum: str = "") -> None:
+def check_retention(hours: int, *, below_minimum: str = "", mode: str | None = None) -> None:
     """Rejects a retention that is too short.
 
     Args:
         below_minimum: the reason for a retention below MINIMUM_RETENTION_HOURS, required for it.
+        mode: `full` for a VACUUM that lists the folder.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT.
     """
-    if hours >= MINIMUM_RETENTION_HOURS or (below_minimum.strip() and hours >= SHORTEST_RETENTION_HOURS):
+    accepted = bool(below_minimum.strip())
+    shortest = SHORTEST_FULL_RETENTION_HOURS if mode == "full" else SHORTEST_RETENTION_HOURS
+    if hours >= MINIMUM_RETENTION_HOURS or (accepted and hours >= shortest):
         return
-    if below_minimum.strip():
-        hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run that long before it commits."
+    if accepted and hours >= SHORTEST_RETENTION_HOURS:
+        hint = (
+            f"Use mode lite, or {SHORTEST_FULL_RETENTION_HOURS} h or more: mode full would also delete files that a "
+            "job wrote and has not committed yet."
+        )
+    elif accepted:
+        hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: with less, a running query loses the files it reads."
     else:
         hint = (
             f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger <pipeline>__maintenance with the step "
@@ -232,7 +243,13 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
 
 
 def effective_retention(
-    configured_hours: int, *, promised_hours: int, log_hours: int, holds: Sequence[Hold], now: datetime
+    configured_hours: int,
+    *,
+    promised_hours: int,
+    log_hours: int,
+    holds: Sequence[Hold],
+    now: datetime,
+    yields_to_holds: bool = True,
 ) -> Retention:
     """Returns the effective retention of one table. Pure.
 
@@ -241,6 +258,7 @@ def effective_retention(
         promised_hours: the declared time travel.
         log_hours: how long the table's log keeps removed files.
         holds: readers and writers, with the time since which each needs files.
+        yields_to_holds: lengthens the retention as far as time travel and holds need; otherwise skips the table.
     """
     hours, reason_text = configured_hours, ""
     if promised_hours > hours:
@@ -252,6 +270,9 @@ def effective_retention(
         needed_hours = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
         if needed_hours > hours:
             hours, reason_text = needed_hours, f"{hold.holder} needs the table as of {hold.since:%Y-%m-%d %H:%M}"
+    if reason_text and not yields_to_holds:
+        reason = f"skipped: {reason_text}, more than the {configured_hours} h of this run"
+        return Retention(hours=hours, reason=reason, skipped=True)
     if hours > log_hours:
         reason = f"skipped: {reason_text or f'a retention of {hours} h is needed'}, but its log keeps {log_hours} h"
         return Retention(hours=hours, reason=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)

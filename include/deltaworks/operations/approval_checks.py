@@ -15,7 +15,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import is_unattended_run
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
-from deltaworks.operations.base import Operation, Scope
+from deltaworks.operations.base import ENGINE_OPTION, Operation, Scope
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def is_unattended(operation: Operation, subject: str, options: Options) -> bool:
 
 
 def has_declared_options(options: Options) -> bool:
-    """Returns whether the options are those of nightly maintenance, apart from tables and a dry run."""
-    selected_options = options.model_dump(exclude={"dry_run", "tables"})
-    return selected_options == type(options)().model_dump(exclude={"dry_run", "tables"})
+    """Returns whether the options are those of nightly maintenance, apart from tables, engine and a dry run."""
+    selected_options = options.model_dump(exclude={"dry_run", "tables", ENGINE_OPTION})
+    return selected_options == type(options)().model_dump(exclude={"dry_run", "tables", ENGINE_OPTION})
 
 
 def requested_options(operation: Operation, options: Options) -> dict[str, Any]:
-    """Returns the options that an approval records: all except `dry_run` and bounds."""
-    return options.model_dump(mode="json", exclude={"dry_run", *operation.bounds})
+    """Returns the options that an approval records: all except `dry_run`, the engine and bounds."""
+    return options.model_dump(mode="json", exclude={"dry_run", ENGINE_OPTION, *operation.bounds})
 
 
 def counted_bounds(operation: Operation, options: Options, records: list[Mapping[str, Any]]) -> dict[str, int]:

@@ -34,6 +34,8 @@ ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold
 COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "dry_run_gate", "approve"
 #: The module that runs an operation without Spark: `python -m deltaworks.operations NAME --pipeline games`.
 OPERATIONS_MODULE = "deltaworks.operations"
+#: The option that chooses between Spark and one process. It changes who does the work and not what is done.
+ENGINE_OPTION = "spark"
 #: Key of the XCom with a job's results, a list of records. Approvals, reports and the next task read it.
 RESULTS_KEY = "results"
 

@@ -250,12 +250,20 @@ class VacuumOptions(Options):
         None, description="lite: by the log alone; full: by listing the folder; by default alternating."
     )
     retention_hours: Annotated[int | None, _SHORT_RETENTION] = Field(
-        None, ge=24, description="Retention of unreferenced files in hours; by default as declared."
+        None, ge=1, description="Retention of unreferenced files in hours; by default as declared. Below 24 only lite."
     )
     allow_below_minimum: Annotated[str | None, _SHORT_RETENTION] = Field(
-        None, description="The reason for less than 168 h; written to the tables' logs."
+        None,
+        description=(
+            "The reason for less than 168 h; written to the tables' logs. It risks that time travel, restores and "
+            "queries that began before the retention fail. A table that a stream, a reader or a pin needs is refused."
+        ),
     )
     max_files: int | None = Field(None, ge=0, description="Refuse to delete more files than this.")
+    spark: bool = Field(
+        False,
+        description="List and delete on Spark's executors. Off: in one process, and tables that need Spark are left.",
+    )
     dry_run: bool = Field(True, description="Only list what would be deleted.")
 
 
@@ -267,7 +275,7 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     return Report(
         results=vacuum_tables(
-            context.spark,
+            context.spark if options.spark else None,
             context.catalog,
             context.subject,
             tables=list(options.tables) or None,

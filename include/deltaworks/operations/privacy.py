@@ -15,8 +15,8 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, split_names
 
 if TYPE_CHECKING:
-    from deltaworks.erasure.requests import Namespace
-    from deltaworks.vault.reveal import RevealedValue
+    from deltaworks.privacy.erasure.requests import Namespace
+    from deltaworks.privacy.vault.reveal import RevealedValue
 
 
 class IngestVaultOptions(Options):
@@ -30,7 +30,7 @@ class IngestVaultOptions(Options):
 
 def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     """Ingests encrypted files into the vault. Idempotent. Files that cannot be decrypted stay and are listed."""
-    from deltaworks.vault.job import run_ingest
+    from deltaworks.privacy.vault.job import run_ingest
 
     namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
     result = run_ingest(
@@ -62,7 +62,7 @@ class MaintainVaultOptions(Options):
 
 def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report:
     """Rotates keys, destroys expired ones and compacts tables. Idempotent. Destroyed keys cannot be restored."""
-    from deltaworks.vault import job
+    from deltaworks.privacy.vault import job
 
     privacies = [spec.privacy for spec in context.catalog.namespace(context.subject) if spec.privacy is not None]
     rotation, days, upkeep = job.maintain(
@@ -120,8 +120,8 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
-    from deltaworks.vault import reveal as revealing
-    from deltaworks.vault.namespace_vault import NamespaceVault
+    from deltaworks.privacy.vault import reveal as revealing
+    from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 
     subjects = sorted(set(split_names(options.subjects)))
     _check_reveal(context, subjects, options)
@@ -147,7 +147,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
 
 
 def _check_reveal(context: OperationContext, subjects: Sequence[str], options: RevealOptions) -> None:
-    from deltaworks.privacy.envelope_encryption import is_token
+    from deltaworks.privacy.tokens.envelope_encryption import is_token
 
     problem = ""
     if not subjects:
@@ -196,8 +196,8 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
         ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
     """
     from deltaworks.control.clock import utc_now
-    from deltaworks.erasure.erasure_run import ErasureRun
-    from deltaworks.erasure.requests import open_namespace
+    from deltaworks.privacy.erasure.erasure_run import ErasureRun
+    from deltaworks.privacy.erasure.requests import open_namespace
 
     namespace = open_namespace(context.catalog, context.subject)
     if options.dry_run:
@@ -212,9 +212,9 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
 
 def _count_report(namespace: Namespace) -> Report:
-    from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
-    from deltaworks.erasure.purge_window import PersonRowCount, count_rows, current_person
-    from deltaworks.erasure.token_search import TokenSearch
+    from deltaworks.privacy.erasure.landing_sweep import LandingReport, LandingSweep
+    from deltaworks.privacy.erasure.purge_window import PersonRowCount, count_rows, current_person
+    from deltaworks.privacy.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="rows to erase")
     results: list[PersonRowCount | LandingReport] = []

@@ -1,1 +1,1 @@
-"""Personal data: tokens, redaction of events, keys, envelope encryption and the suppression list."""
+"""Personal data: keys, tokens, the vault of original values, and erasure of a person."""

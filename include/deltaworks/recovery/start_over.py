@@ -22,9 +22,9 @@ from deltaworks.control.records.generations import StartOver, TableLoss
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.recovery import open_batch_processor, stream_lease
-from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread, void_replays
 from deltaworks.recovery.restore.dependents import reject_running_downstream
 from deltaworks.recovery.restore.pipeline_plan import (

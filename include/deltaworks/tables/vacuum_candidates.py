@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.features import SUPPORTED_FEATURES
+from deltaworks.tables.file_workers import FileWorkers, ListedFile, TableFolder, ThreadWorkers, file_size, list_folder
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import (
     Action,
@@ -56,8 +56,6 @@ _CHECKPOINT_COLUMNS = (
     "remove.deletionTimestamp",
     *(f"{kind}.{leaf}" for kind in ("add", "remove") for leaf in ("path", *_VECTOR_COLUMNS)),
 )
-#: Listings and requests run in parallel, because they are bound by latency.
-_READ_THREADS = 16
 #: On some servers a listing is not a snapshot: it may contain a commit but not yet the one before it.
 _LISTING_ATTEMPTS = 5
 _LAST_VACUUM = "_last_vacuum_info"
@@ -101,7 +99,9 @@ def reasons_against_vacuum(table: DeltaTable) -> list[str]:
     return reasons
 
 
-def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
+def candidates_by_listing(
+    lake: Lake, key: str, table: DeltaTable, *, before_ms: int, workers: FileWorkers | None = None
+) -> VacuumCandidates:
     """Lists the open table's folder. Returns files older than `before_ms` that no retained version needs.
 
     The log is read before the listing. A file committed in between is either young, or was uncommitted before, and the
@@ -109,6 +109,7 @@ def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms:
 
     Args:
         before_ms: milliseconds since 1970; files removed or written later are kept.
+        workers: list the folders; by default threads of this process.
 
     Raises:
         SparkRequired: the table uses features not supported here.
@@ -118,17 +119,22 @@ def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms:
     replay = log.replay()
     required = replay.required_paths(before_ms)
     files = {
-        path: info.size or 0
-        for path, info in _list_files(lake, key, table.metadata().partition_columns)
-        if path not in required and info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
+        file.path: file.bytes
+        for file in _list_files(lake, key, table.metadata().partition_columns, workers or ThreadWorkers())
+        if file.path not in required and file.modified_ms is not None and file.modified_ms < before_ms
     }
     return VacuumCandidates(
         files=files, removed_paths=replay.removed_paths(), up_to_version=log.newest_before(before_ms)
     )
 
 
-def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
+def candidates_by_log(
+    lake: Lake, key: str, table: DeltaTable, *, before_ms: int, workers: FileWorkers | None = None
+) -> VacuumCandidates:
     """Returns existing files that commits since the last VACUUM removed before `before_ms`. Needs no listing.
+
+    Args:
+        before_ms, workers: see `candidates_by_listing`.
 
     Raises:
         LogTooShort: the log no longer contains all these commits.
@@ -139,7 +145,9 @@ def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int
     up_to_version, removed = log.newest_before(before_ms), set[str]()
     if up_to_version is not None:
         removed.update(_paths_removed_by(lake, key, range(log.first_version_to_vacuum(), up_to_version + 1), before_ms))
-    files = dict(_existing_sizes(lake, key, sorted(removed - replay.required_paths(before_ms))))
+    removable = sorted(removed - replay.required_paths(before_ms))
+    sizes = (workers or ThreadWorkers()).map(file_size, TableFolder(lake, lake.objects, key), removable)
+    files = {path: size for path, size in zip(removable, sizes, strict=True) if size is not None}
     return VacuumCandidates(files=files, removed_paths=replay.removed_paths(), up_to_version=up_to_version)
 
 
@@ -303,37 +311,22 @@ def _reject_absolute_path(path: str) -> None:
         raise SparkRequired("it references a file with an absolute path")
 
 
-def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yields the files below a table that are not hidden, by relative path. Takes one listing per top-level folder."""
-    root = arrow_path(lake.storage, key)
+def _list_files(lake: Lake, key: str, partition_columns: Iterable[str], workers: FileWorkers) -> Iterator[ListedFile]:
+    """Yields the files below a table that are not hidden. Takes one listing per top-level folder."""
+    table = TableFolder(lake, lake.objects, key)
     partition_prefixes = tuple(f"{name}=" for name in partition_columns)
 
     def is_visible(name: str) -> bool:
         return name[:1] not in "._" or name.startswith((*_VISIBLE_UNDERSCORE_FOLDERS, *partition_prefixes))
 
-    def list_folder(folder: str) -> list[fs.FileInfo]:
-        listed: list[fs.FileInfo] = lake.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-        return listed
-
-    top = [info for info in lake.filesystem.get_file_info(fs.FileSelector(root)) if is_visible(info.base_name)]
-    folders = [info.path for info in top if info.type is fs.FileType.Directory]
-    with ThreadPoolExecutor(_READ_THREADS) as pool:
-        for infos in ([info for info in top if info.type is fs.FileType.File], *pool.map(list_folder, folders)):
-            for info in infos:
-                path = info.path.removeprefix(f"{root}/")
-                if info.type is fs.FileType.File and all(map(is_visible, path.split("/"))):
-                    yield path, info
-
-
-def _existing_sizes(lake: Lake, key: str, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Yields (path, size) of the paths that exist."""
-    root = arrow_path(lake.storage, key)
-    with ThreadPoolExecutor(_READ_THREADS) as pool:
-        for path, info in zip(
-            paths, pool.map(lambda path: lake.filesystem.get_file_info(f"{root}/{path}"), paths), strict=True
-        ):
-            if info.type is fs.FileType.File:
-                yield path, info.size or 0
+    top = [info for info in lake.filesystem.get_file_info(fs.FileSelector(table.root)) if is_visible(info.base_name)]
+    for info in top:
+        if info.type is fs.FileType.File:
+            modified_ms = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+            yield ListedFile(info.base_name, info.size or 0, modified_ms)
+    folders = [info.base_name for info in top if info.type is fs.FileType.Directory]
+    for listed in workers.map(list_folder, table, folders):
+        yield from (file for file in listed if all(map(is_visible, file.path.split("/"))))
 
 
 #: Tables with more files are not listed.

@@ -12,7 +12,7 @@ import duckdb
 from deltaworks.charts.drawing import Span
 from deltaworks.control import paths
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.operations.dashboard_data import load_dashboard
+from deltaworks.page_reads.dashboards import load_dashboard
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 
-HANDLER = "deltaworks.operations.collector_lambda.handle"
+HANDLER = "deltaworks.collector_host.aws_lambda.handle"
 TARGET = Path("dist") / "collector-lambda.zip"
 #: Dependencies of the collector and the declarations, by distribution name.
 PACKAGES = (
@@ -42,8 +42,8 @@ _CODE = (
     "deltaworks/control/objects.py",
     "deltaworks/errors",
     "deltaworks/operations/__init__.py",
-    "deltaworks/operations/collector_lambda.py",
-    "deltaworks/operations/collector_redaction.py",
+    "deltaworks/collector_host/aws_lambda.py",
+    "deltaworks/collector_host/redaction.py",
     "deltaworks/privacy",
     "deltaworks/specs",
 )

@@ -20,8 +20,8 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.erasure.requests import Namespace, open_namespace
-from deltaworks.privacy.envelope_encryption import token
+from deltaworks.privacy.erasure.requests import Namespace, open_namespace
+from deltaworks.privacy.tokens.envelope_encryption import token
 from deltaworks.specs.project import load_catalog
 from deltaworks.testing import declare_table
 from tests.faults.harness import mutable_rows

@@ -13,9 +13,9 @@ from typing import Any
 
 from collector import stamps
 from collector.redaction import RequestRedactor
+from deltaworks.collector_host import process
 from deltaworks.events import redaction, redaction_keys
-from deltaworks.operations import collector_run
-from deltaworks.privacy.redactor import RedactionOutcome, Redactor
+from deltaworks.privacy.tokens.redactor import RedactionOutcome, Redactor
 
 Put = Callable[[Any, str, Any], None]
 
@@ -47,7 +47,7 @@ def _regulation(put: Put) -> None:
 def _namespace_key(put: Put) -> None:
     """Each process uses a different token key."""
     own = os.urandom(32)
-    for module in (redaction_keys, collector_run):
+    for module in (redaction_keys, process):
         put(module, "namespace_token_key", lambda *_: own)
 
 

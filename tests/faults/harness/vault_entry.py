@@ -14,11 +14,11 @@ from typing import Any
 
 from deltaworks.control.locks import exclusive
 from deltaworks.control.objects import LocalObjects
-from deltaworks.vault import ingest, namespace_vault
-from deltaworks.vault.job import run_ingest
-from deltaworks.vault.key_pages import SubjectKeys
-from deltaworks.vault.tables import VaultTables
-from tests.unit.vault.vault_harness import NAMESPACE, environment_of
+from deltaworks.privacy.vault import ingest, namespace_vault
+from deltaworks.privacy.vault.job import run_ingest
+from deltaworks.privacy.vault.key_pages import SubjectKeys
+from deltaworks.privacy.vault.tables import VaultTables
+from tests.unit.privacy.vault.vault_harness import NAMESPACE, environment_of
 
 #: Step at which the process dies, named for the action before or after it.
 STEPS: dict[str, tuple[Any, str, str]] = {

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.erasure.purge_table import TablePurger
-from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
 from deltaworks.gold import refresh
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
+from deltaworks.privacy.erasure.purge_table import TablePurger
+from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.tables import replace_where
 from deltaworks.tables.commit import Step
 from tests.spark.gold.shop_data import SHOP, event

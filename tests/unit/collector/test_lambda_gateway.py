@@ -19,17 +19,17 @@ from collector.lambda_gateway import Gateway, parse_head
 from collector.packing import PackedObject, SpooledEvent
 from collector.redaction import SourceRedactor
 from collector.sinks import DeadLetter, SinkBusyError
+from deltaworks.collector_host.aws_lambda import redacting_gateway
+from deltaworks.collector_host.redaction import RELOAD_SECONDS
 from deltaworks.control.objects import LocalObjects
-from deltaworks.erasure.requests import receive_request
 from deltaworks.errors import TransientError
-from deltaworks.operations.collector_lambda import redacting_gateway
-from deltaworks.operations.collector_redaction import RELOAD_SECONDS
-from deltaworks.privacy.envelope_encryption import Sealer, Unsealer, decode_sealed_file, token
+from deltaworks.privacy.erasure.requests import receive_request
 from deltaworks.privacy.keys.base import LocalKeyring
-from deltaworks.privacy.redactor import Redactor
+from deltaworks.privacy.tokens.envelope_encryption import Sealer, Unsealer, decode_sealed_file, token
+from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.erasure.people_lake import PeopleLake
+from tests.unit.privacy.erasure.people_lake import PeopleLake
 
 KEY = "a-write-key"
 SPEC = CollectorSpec.model_validate(

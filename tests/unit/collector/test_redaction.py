@@ -15,7 +15,8 @@ from collector.sinks.vault import VaultSink
 from collector.spool_folder import SpoolFolder
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.privacy.envelope_encryption import (
+from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring
+from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,
     Sealer,
@@ -24,9 +25,8 @@ from deltaworks.privacy.envelope_encryption import (
     suppression_digest,
     token,
 )
-from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring
-from deltaworks.privacy.redactor import Redactor
-from deltaworks.privacy.suppression import Suppression
+from deltaworks.privacy.tokens.redactor import Redactor
+from deltaworks.privacy.tokens.suppression import Suppression
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content
 from tests.unit.collector.spool_harness import WrittenSpool

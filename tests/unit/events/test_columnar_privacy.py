@@ -20,7 +20,8 @@ from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumber
 from deltaworks.events.columnar_redaction import EventTypeRedactor
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys, SealKeys
-from deltaworks.privacy.envelope_encryption import (
+from deltaworks.privacy.keys.base import DataKey
+from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,
     SealedPayload,
@@ -29,9 +30,8 @@ from deltaworks.privacy.envelope_encryption import (
     token,
     unseal_bytes,
 )
-from deltaworks.privacy.keys.base import DataKey
-from deltaworks.privacy.redactor import Scanner
-from deltaworks.privacy.suppression import Suppression
+from deltaworks.privacy.tokens.redactor import Scanner
+from deltaworks.privacy.tokens.suppression import Suppression
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec

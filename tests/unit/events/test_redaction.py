@@ -20,7 +20,9 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths
-from deltaworks.privacy.envelope_encryption import (
+from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.keys.stored_keys import unreadable_day_key
+from deltaworks.privacy.tokens.envelope_encryption import (
     SealedKind,
     Sealer,
     Unsealer,
@@ -28,10 +30,8 @@ from deltaworks.privacy.envelope_encryption import (
     suppression_digest,
     token,
 )
-from deltaworks.privacy.keys.base import LocalKeyring
-from deltaworks.privacy.keys.stored_keys import unreadable_day_key
-from deltaworks.privacy.redactor import Redactor
-from deltaworks.privacy.suppression import Suppression, SuppressionRecord
+from deltaworks.privacy.tokens.redactor import Redactor
+from deltaworks.privacy.tokens.suppression import Suppression, SuppressionRecord
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.testing import declare_columns, declare_pipeline, local_storage, rows_by_table

@@ -28,11 +28,20 @@ def kept(asked: int = 168, *, promised: int = 0, log: int = 168, holds: tuple[Ho
     return effective_retention(asked, promised_hours=promised, log_hours=log, holds=holds, now=NOW)
 
 
-@pytest.mark.parametrize("hours", [0, -1, 1, 23])
-def test_a_retention_below_the_job_runtime_is_always_rejected(hours: int) -> None:
+@pytest.mark.parametrize("hours", [0, -1])
+def test_a_retention_of_less_than_an_hour_is_always_rejected(hours: int) -> None:
     for reason in ("", "a subject's rows have to go"):
         with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
             check_retention(hours, below_minimum=reason)
+
+
+@pytest.mark.parametrize("hours", [1, 12, 23])
+def test_a_listing_vacuum_keeps_files_longer_than_any_job_takes_to_commit_them(hours: int) -> None:
+    check_retention(hours, below_minimum="the disk is full")
+    check_retention(hours, below_minimum="the disk is full", mode="lite")
+
+    with pytest.raises(ConfigError, match="Use mode lite, or 24 h or more"):
+        check_retention(hours, below_minimum="the disk is full", mode="full")
 
 
 @pytest.mark.parametrize(("hours", "reason", "refused"), [(167, "", True), (167, "  ", True), (24, "x", False)])
@@ -56,6 +65,22 @@ def test_the_slowest_reader_decides_and_is_named() -> None:
 
     assert (found.hours, found.skipped) == (102, False)
     assert "the reader slow needs the table as of 2026-02-25 08:30" in found.reason
+
+
+@pytest.mark.parametrize(("promised", "holds"), [(0, (hold(30, "a"),)), (48, ())])
+def test_a_run_that_does_not_yield_skips_a_table_that_somebody_needs_longer(
+    promised: int, holds: tuple[Hold, ...]
+) -> None:
+    found = effective_retention(12, promised_hours=promised, log_hours=168, holds=holds, now=NOW, yields_to_holds=False)
+
+    assert found.skipped
+    assert "more than the 12 h of this run" in found.reason
+
+
+def test_a_run_that_does_not_yield_keeps_its_hours_where_nobody_needs_more() -> None:
+    found = effective_retention(12, promised_hours=0, log_hours=168, holds=(hold(5),), now=NOW, yields_to_holds=False)
+
+    assert found == Retention(hours=12)
 
 
 def test_declared_time_travel_extends_the_retention() -> None:

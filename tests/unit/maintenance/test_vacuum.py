@@ -114,17 +114,32 @@ def test_a_short_retention_needs_a_reason_and_respects_holds(old: Catalog, lake:
     made_at(lake, KEY, 0, hours_ago=60)
 
     held = vacuum(old, retention_hours=48, below_minimum="a test")
-    assert (held.files, held.retention_hours) == (0, 63)
+    assert (held.files, held.skipped) == (0, True)
     assert "the reader slow" in held.reason
+    assert "more than the 48 h of this run" in held.reason
     assert all(path.exists() for path in gone)
 
     home.readers.unpin("orders", reader="slow")
     done = vacuum(old, retention_hours=48, below_minimum="a test")
-    assert (done.files, done.retention_hours, done.reason) == (len(gone), 48, "")
+    assert (done.files, done.retention_hours, done.reason) == (len(gone), 48, "FULL: no FULL run yet")
     assert not any(path.exists() for path in gone)
     assert young.exists()
     assert rows(lake) == 20
     assert history(lake)[0].metadata["below_minimum"] == "a test"
+
+
+def test_twelve_hours_delete_what_commits_removed_and_leave_what_is_not_committed(old: Catalog, lake: Lake) -> None:
+    gone = replaced(lake, KEY, hours_ago=13)
+    uncommitted = orphan(lake, KEY, f"{DAY}/uncommitted.parquet", age_hours=100)
+
+    done = vacuum(old, retention_hours=12, below_minimum="the disk is full")
+
+    assert (done.files, done.mode, done.retention_hours) == (len(gone), "lite", 12)
+    assert not any(path.exists() for path in gone)
+    assert uncommitted.exists()
+    assert rows(lake) == 20
+    with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
+        vacuum(old, retention_hours=12, below_minimum="the disk is full", mode="full")
 
 
 def test_lite_follows_a_full_run_and_falls_back_to_full(old: Catalog, lake: Lake) -> None:

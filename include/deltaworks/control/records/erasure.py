@@ -29,7 +29,7 @@ from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import ErasureRow, publish_request
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.privacy.paths import suppression_folder
-from deltaworks.privacy.suppression import SuppressionRecord
+from deltaworks.privacy.tokens.suppression import SuppressionRecord
 
 ErasureState = Literal[
     "received",

@@ -21,9 +21,9 @@ from deltaworks.control.records.checkpoint import damaged_files, describe_ledger
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import CommittedBatches, committed_batches, lost_versions, owner_step
 from deltaworks.engine.writers import commit_metadata
-from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.recovery.restore.lost_commits import add_actions, prepared_table

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.erasure.table_files import TableFiles
 from deltaworks.errors import ContractError
+from deltaworks.privacy.erasure.table_files import TableFiles
 from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, ReplaceResult
 from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables.commit import Step

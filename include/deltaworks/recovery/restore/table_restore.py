@@ -18,8 +18,8 @@ from deltaworks.control.locks.write_turn import TurnFactory, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.generations import LostCommit, Rollback, RowSource
 from deltaworks.engine.ledger import Ledger
-from deltaworks.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.restore.dependents import DownstreamPipeline, downstream_pipelines, reject_mutable
 from deltaworks.recovery.restore.lost_commits import add_actions, stage_lost_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltaworks.control.records.erasure import VaultHeartbeat
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.vault.key_pages import KeyPage, WrappedKey
+from deltaworks.privacy.vault.key_pages import KeyPage, WrappedKey
 
 AT = "2026-01-02T03:04:05.678+00:00"
 VAULT: dict[str, UnversionedRecord] = {

@@ -1,0 +1,1 @@
+"""What console pages read of tables, in a process outside the API server."""

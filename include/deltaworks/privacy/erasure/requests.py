@@ -1,0 +1,194 @@
+"""Receives erasure requests. The identifier is tokenized immediately and not stored; deadlines start at receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.erasure import ErasureRequest, Erasures
+from deltaworks.errors import ConfigError
+from deltaworks.privacy.erasure.person_resolution import Person, tokens_digest
+from deltaworks.privacy.keys.stored_keys import namespace_token_key
+from deltaworks.privacy.paths import vault_request_subjects
+from deltaworks.privacy.tokens.envelope_encryption import is_token, token
+from deltaworks.privacy.vault.namespace_vault import NamespaceVault
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.privacy import EraseSpec, PrivacySpec
+from deltaworks.tables.lake import Lake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureDeadlines:
+    """Deadlines of erasures: the shortest of all pipelines of a namespace."""
+
+    purge_within: timedelta
+    deadline: timedelta
+
+    @classmethod
+    def shortest(cls, specs: Iterable[EraseSpec]) -> ErasureDeadlines:
+        """Returns the shortest deadlines in these `privacy` sections."""
+        declared = list(specs)
+        return cls(
+            purge_within=timedelta(days=min(spec.purge_within_days for spec in declared)),
+            deadline=timedelta(days=min(spec.deadline_days for spec in declared)),
+        )
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace of tokens: its pipelines, stores and token key. Cheap to create; not thread-safe."""
+
+    name: str
+    catalog: Catalog
+    pipelines: tuple[PipelineSpec, ...]
+    objects: ObjectStore
+    vault: NamespaceVault
+    token_key: bytes = field(repr=False)
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The lake with the tables of the pipelines."""
+        return Lake(self.catalog.environment.lake)
+
+    @cached_property
+    def vault_lake(self) -> Lake:
+        """The lake with the tables of the vault."""
+        return Lake(self.vault.storage)
+
+    @property
+    def erasures(self) -> Erasures:
+        """The erasure requests of the namespace."""
+        return Erasures(self.objects, self.name)
+
+    @property
+    def deadlines(self) -> ErasureDeadlines:
+        """The deadlines of erasures in the namespace."""
+        return ErasureDeadlines.shortest(require_privacy(spec).erase for spec in self.pipelines)
+
+    @property
+    def retention(self) -> timedelta:
+        """The longest VACUUM retention of the namespace's pipelines."""
+        return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in self.pipelines))
+
+    def home(self, pipeline: str) -> PipelineHome:
+        """Returns the control records of one of its pipelines."""
+        return PipelineHome(self.objects, pipeline)
+
+
+def require_privacy(spec: PipelineSpec) -> PrivacySpec:
+    """Returns the `privacy` section of a pipeline.
+
+    Raises:
+        ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no `privacy`.
+    """
+    if spec.privacy is None:
+        raise ConfigError(
+            "NAMESPACE_UNKNOWN",
+            f"{spec.pipeline!r} declares no `privacy`.",
+            hint=("Add a `privacy` section to its pipeline.yaml."),
+        )
+    return spec.privacy
+
+
+def open_namespace(catalog: Catalog, name: str) -> Namespace:
+    """Opens a namespace for erasures.
+
+    Raises:
+        ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, VAULT_NOT_ISOLATED.
+        ContractError, TransientError: errors of opening its keys.
+    """
+    pipelines = catalog.namespace(name)
+    vault = NamespaceVault.open(catalog.environment, name)
+    return Namespace(
+        name=name,
+        catalog=catalog,
+        pipelines=pipelines,
+        objects=vault.lake_objects,
+        vault=vault,
+        token_key=namespace_token_key(vault.service, vault.lake_objects, name),
+    )
+
+
+#: Kind of an identifier that is a token already. A token by itself is not personal data.
+TOKEN_KIND = "token"  # noqa: S105  a kind, not a secret
+
+
+def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
+    """Returns the token of an identifier.
+
+    Raises:
+        ConfigError: ERASURE_KIND_UNKNOWN, the namespace has no identifiers of this kind; ERASURE_VALUE_INVALID, the
+            value is empty or not a token.
+    """
+    kinds = sorted({name for spec in namespace.pipelines for name in require_privacy(spec).kinds})
+    if kind not in (*kinds, TOKEN_KIND):
+        raise ConfigError(
+            "ERASURE_KIND_UNKNOWN",
+            f"The namespace {namespace.name!r} has no identifiers of the kind {kind!r}.",
+            hint=f"Give one of {', '.join(kinds)}; or {TOKEN_KIND}, with the token itself.",
+        )
+    # Messages are logged, so they must not contain the value.
+    if not value.strip() or (kind == TOKEN_KIND and not is_token(value)):
+        what = "not a token" if kind == TOKEN_KIND else "empty"
+        raise ConfigError("ERASURE_VALUE_INVALID", f"The value of kind {kind!r} is {what}.")
+    return value if kind == TOKEN_KIND else token(namespace.token_key, kind=kind, value=value)
+
+
+def receive_request(namespace: Namespace, subject: str, *, received_at: datetime, by: str) -> ErasureRequest:
+    """Records an erasure request for the person of a token. Idempotent: requests of one token on one day are the same
+    request.
+
+    The token is stored in the vault first; the lake's record contains only its digest.
+    """
+    digest = tokens_digest([subject])
+    request_id = f"e{received_at:%Y%m%d}-{digest[:10]}"
+    first = Person(subjects=(subject,), tokens=(subject,))
+    key = vault_request_subjects(namespace.name, request_id)
+    if namespace.erasures.read(request_id) is None:
+        namespace.vault.objects.put_if_absent(key, first.encode())
+    terms = namespace.deadlines
+    return namespace.erasures.create(
+        request_id,
+        received_at=received_at,
+        purge_by=received_at + terms.purge_within,
+        deadline_at=received_at + terms.deadline,
+        digest=digest,
+        by=by,
+    )
+
+
+def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
+    """Returns the person of a request, with the tokens resolved so far.
+
+    Raises:
+        ConfigError: ERASURE_SUBJECT_DELETED.
+    """
+    key = vault_request_subjects(namespace.name, request.request_id)
+    stored = namespace.vault.objects.get(key)
+    if stored is None:
+        raise ConfigError(
+            "ERASURE_SUBJECT_DELETED", f"The vault no longer has the person of erasure {request.request_id}."
+        )
+    return Person.decode(stored.data)
+
+
+def write_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
+    """Stores the person of a request. Idempotent."""
+    namespace.vault.objects.put(vault_request_subjects(namespace.name, request.request_id), person.encode())
+
+
+def delete_ended_persons(namespace: Namespace) -> int:
+    """Deletes the person records of ended requests, also of interrupted runs. Returns their number. Idempotent."""
+    folder = vault_request_subjects(namespace.name, "").removesuffix(".json")
+    deleted = 0
+    for key in namespace.vault.objects.list(folder):
+        request = namespace.erasures.read(key.removeprefix(folder).removesuffix(".json"))
+        if request is not None and not request.is_open:
+            namespace.vault.objects.delete(key)
+            deleted += 1
+    return deleted

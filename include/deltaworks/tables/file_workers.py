@@ -1,0 +1,142 @@
+"""Lists, measures and deletes many files of a table: in threads of this process, or in tasks on Spark's executors.
+
+Each function here takes one folder or file, so that the same code runs in both places. A task opens its own clients
+from the storage's declaration and its keys, which Spark ships in the serialized closure and never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from pyarrow import fs
+
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
+from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = TypeVar("Result")
+
+#: Requests in parallel in one process, because they are bound by latency.
+THREADS = 16
+#: Fewer folders or files than this are done by the driver's threads: a Spark job takes longer than their requests.
+MIN_ITEMS_FOR_EXECUTORS = 32
+_TASKS_PER_CORE = 2
+
+
+class ListedFile(NamedTuple):
+    """A file below a table's folder: its path relative to the table, its size, and its modification time (ms)."""
+
+    path: str
+    bytes: int
+    modified_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFolder:
+    """The folder of a table in a storage, as one process sees it."""
+
+    lake: Lake
+    objects: ObjectStore
+    key: str
+
+    @property
+    def root(self) -> str:
+        """Its path for `lake.filesystem`."""
+        return arrow_path(self.lake.storage, self.key)
+
+
+def list_folder(table: TableFolder, folder: str) -> list[ListedFile]:
+    """Lists the files below a folder of a table, with all its subfolders."""
+    infos = table.lake.filesystem.get_file_info(fs.FileSelector(f"{table.root}/{folder}", recursive=True))
+    return [
+        ListedFile(
+            info.path.removeprefix(f"{table.root}/"),
+            info.size or 0,
+            None if info.mtime_ns is None else info.mtime_ns // 1_000_000,
+        )
+        for info in infos
+        if info.type is fs.FileType.File
+    ]
+
+
+def file_size(table: TableFolder, path: str) -> int | None:
+    """Returns the size of a file of a table; None if it does not exist."""
+    info = table.lake.filesystem.get_file_info(f"{table.root}/{path}")
+    return (info.size or 0) if info.type is fs.FileType.File else None
+
+
+def delete_file(table: TableFolder, path: str) -> None:
+    """Deletes a file of a table. Idempotent. One request each, since not all S3-compatible servers delete in bulk."""
+    table.objects.delete(f"{table.key}/{path}")
+
+
+class FileWorkers(Protocol):
+    """Runs a function for each of many folders or files of a table."""
+
+    def map(
+        self, function: Callable[[TableFolder, str], Result], table: TableFolder, items: Sequence[str]
+    ) -> Iterable[Result]:
+        """Returns the results in the order of the items. Raises the first error."""
+
+
+class ThreadWorkers:
+    """Threads of this process."""
+
+    def map(
+        self, function: Callable[[TableFolder, str], Result], table: TableFolder, items: Sequence[str]
+    ) -> Iterable[Result]:
+        """See `FileWorkers`."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(partial(function, table), items))
+
+
+class ExecutorWorkers:
+    """Tasks on the executors of a Spark session; few items are done by threads of the driver.
+
+    Attributes:
+        executed: the number of items that tasks on executors worked on.
+    """
+
+    def __init__(self, spark: SparkSession, *, min_items: int = MIN_ITEMS_FOR_EXECUTORS) -> None:
+        self._spark = spark
+        self._min_items = min_items
+        self._driver = ThreadWorkers()
+        self.executed = 0
+
+    def map(
+        self, function: Callable[[TableFolder, str], Result], table: TableFolder, items: Sequence[str]
+    ) -> Iterable[Result]:
+        """See `FileWorkers`."""
+        if len(items) < self._min_items:
+            return self._driver.map(function, table, items)
+        context = self._spark.sparkContext
+        storage = table.lake.storage
+        task = partial(_run_task, function, storage.model_dump_json(), resolved_variables(storage), table.key)
+        tasks = min(len(items), _TASKS_PER_CORE * context.defaultParallelism)
+        results: list[Result] = context.parallelize(items, tasks).mapPartitions(task).collect()
+        self.executed += len(items)
+        return results
+
+
+def _run_task(
+    function: Callable[[TableFolder, str], Result],
+    declared: str,
+    variables: dict[str, str],
+    key: str,
+    items: Iterable[str],
+) -> Iterator[Result]:
+    """Runs the function for one task's share, in a worker on an executor."""
+    set_missing_variables(variables)
+    storage = StorageSpec.model_validate_json(declared)
+    lake = Lake(storage)
+    _ = lake.filesystem  # opened before the threads share it
+    table = TableFolder(lake, open_objects(storage), key)
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from pool.map(partial(function, table), items)

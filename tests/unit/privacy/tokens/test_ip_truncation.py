@@ -1,0 +1,26 @@
+"""IP addresses are truncated to networks."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.privacy.tokens.redactor import truncate_ip
+
+
+@pytest.mark.parametrize(
+    ("address", "cut"),
+    [
+        ("203.0.113.77", "203.0.113.0"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::"),
+        ("::ffff:203.0.113.77", "203.0.113.0"),
+        ("2002:cb00:714d::1", "2002:cb00:7100::"),
+        ("[2001:db8::1]", "2001:db8::"),
+        (" 203.0.113.77 ", "203.0.113.0"),
+        ("203.0.113.77, 198.51.100.9", "203.0.113.0"),
+        ("fe80::1%eth0", "fe80::"),
+        ("unknown", None),
+        ("", None),
+    ],
+)
+def test_an_address_keeps_only_its_network(address: str, cut: str | None) -> None:
+    assert truncate_ip(address) == cut

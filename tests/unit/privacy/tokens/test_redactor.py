@@ -1,0 +1,177 @@
+"""The redactor compared with a slow reference implementation, and its recorded identities."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.privacy.tokens.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
+from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor
+from deltaworks.privacy.tokens.suppression import Suppression
+from deltaworks.specs.privacy import PrivacySpec
+from tests.unit.privacy.tokens.reference_redactor import redact_slowly as slowly
+
+KEY = bytes(range(32))
+NOW_MS = 1_795_435_200_000
+FIELDS: list[tuple[str, str, str | None]] = [
+    ("a.b", "token", "player"),
+    ("a.c", "vault", "email"),
+    ("b", "token", "player"),
+    ("c[].a", "vault", "player"),
+    ("c[].b.c", "drop", None),
+    ("d", "truncate_ip", None),
+]
+
+
+def spec_of(fields: list[tuple[str, str, str | None]] = FIELDS, **more: Any) -> PrivacySpec:
+    declared = [{"path": path, "action": action} | ({"as": kind} if kind else {}) for path, action, kind in fields]
+    return PrivacySpec.model_validate({"namespace": "players", "fields": declared, **more})
+
+
+def strip(event: dict[str, Any], **more: Any) -> tuple[RedactionOutcome, dict[str, Any], RedactionResult]:
+    walker, noted = Redactor(spec_of(**more), KEY), RedactionResult()
+    own = copy.deepcopy(event)
+    return walker.redact(own, at_ms=NOW_MS, result=noted), own, noted
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(
+        ["", "ada@example.org", "p-7", "203.0.113.77", "2002:cb00:714d::1", "::ffff:203.0.113.77", '{"b":1}']
+    )
+    | st.just(token(KEY, kind="player", value="p-7"))
+)
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcde"), inner, max_size=4)
+)
+events = st.dictionaries(st.sampled_from("abcde"), values, max_size=5)
+
+
+@given(events)
+def test_an_event_is_redacted_like_by_the_reference_redactor(event: dict[str, Any]) -> None:
+    outcome, own, _ = strip(event)
+
+    assert outcome is RedactionOutcome.KEPT
+    assert own == slowly(event, FIELDS, KEY)
+
+
+@given(events)
+def test_redaction_is_idempotent_and_seals_nothing_twice(event: dict[str, Any]) -> None:
+    _, once, _ = strip(event)
+    _, twice, noted = strip(once)
+
+    assert twice == once
+    assert noted.identities == []
+    assert noted.counts["tokens"] == 0
+
+
+@given(events)
+def test_nothing_is_added_and_what_is_not_declared_stays(event: dict[str, Any]) -> None:
+    _, own, _ = strip(event)
+
+    assert own.keys() <= event.keys()
+    assert own.get("e") == event.get("e")
+
+
+def test_equal_identifiers_of_a_kind_have_equal_tokens_in_all_fields() -> None:
+    _, own, _ = strip({"a": {"b": "p-7", "c": "p-7"}, "b": "p-7", "c": [{"a": "p-7"}, {"a": 7}]})
+
+    assert own["a"]["b"] == own["b"] == own["c"][0]["a"] == token(KEY, kind="player", value="p-7")
+    assert own["a"]["c"] != own["b"]
+    assert own["c"][1]["a"] == token(KEY, kind="player", value="7")
+
+
+def test_vault_values_are_recorded_with_their_subject_and_tokens_as_links() -> None:
+    _, own, noted = strip({"a": {"b": "p-7", "c": "Ada@example.org"}, "c": [{"a": "bob"}]}, subject=["b", "a.b"])
+    subject = own["a"]["b"]
+
+    assert noted.identities == [
+        Identity(subject, "email", own["a"]["c"], "Ada@example.org", NOW_MS),
+        Identity(subject, "player", own["c"][0]["a"], "bob", NOW_MS),
+    ]
+    _, _, again = strip({"a": {"b": "p-7"}, "c": [{"a": own["c"][0]["a"]}]}, subject=["a.b"])
+    assert again.identities == [Identity(subject, "player", own["c"][0]["a"], None, NOW_MS)]
+
+
+def test_only_events_of_an_erased_subject_are_dropped() -> None:
+    ada = token(KEY, kind="player", value="ada")
+    suppression = Suppression(1, {suppression_digest(KEY, ada): None})
+    walker, noted = Redactor(spec_of(), KEY, suppression=suppression), RedactionResult()
+
+    outcomes = [
+        walker.redact(event, at_ms=NOW_MS, result=noted)
+        for event in ({"b": "ada"}, {"b": ada}, {"b": "bob"}, {"c": [{"a": "bob"}, {"a": "ada"}]}, {})
+    ]
+
+    assert outcomes == [
+        RedactionOutcome.SUPPRESSED,
+        RedactionOutcome.SUPPRESSED,
+        RedactionOutcome.KEPT,
+        RedactionOutcome.SUPPRESSED,
+        RedactionOutcome.KEPT,
+    ]
+    assert noted.counts["suppressed"] == 3
+    assert not [item for item in noted.identities if item.token == ada]
+
+
+CHILD = {"child": {"when": {"age": "under_13"}, "drop": ["d"]}}
+
+
+def test_a_child_has_tokens_of_the_day_and_no_row_in_the_vault() -> None:
+    event = {"age": "under_13", "b": "p-7", "a": {"c": "kid@example.org"}, "d": "203.0.113.77"}
+    _, own, noted = strip(event, regulation=CHILD, subject=["b"])
+    walker = Redactor(spec_of(regulation=CHILD), KEY)
+    next_day = copy.deepcopy(event)
+    walker.redact(next_day, at_ms=NOW_MS + 86_400_000, result=RedactionResult())
+
+    assert own["b"] == token(derive_day_key(KEY, "2026-11-23"), kind="player", value="p-7")
+    assert own["b"] not in (token(KEY, kind="player", value="p-7"), next_day["b"])
+    assert "d" not in own
+    assert noted.identities == []
+    _, grown, of_others = strip({**event, "age": "13_15"}, regulation=CHILD, subject=["b"])
+    assert grown["b"] == token(KEY, kind="player", value="p-7")
+    assert [item.value for item in of_others.identities] == ["kid@example.org"]
+
+
+@pytest.mark.parametrize(
+    ("consent", "outcome"),
+    [(False, RedactionOutcome.OPTED_OUT), (True, RedactionOutcome.KEPT), (0, RedactionOutcome.KEPT)],
+)
+def test_an_opted_out_event_is_counted_and_dropped(consent: object, outcome: RedactionOutcome) -> None:
+    refused = {"opt_out": {"when": {"consent.analytics": False}}}
+    result, _, noted = strip({"consent": {"analytics": consent}, "b": "p-7"}, regulation=refused)
+
+    assert result is outcome
+    assert noted.counts["opted_out"] == (outcome is RedactionOutcome.OPTED_OUT)
+    assert not noted.identities
+
+
+def test_undeclared_texts_are_scanned() -> None:
+    event = {"e": "write to ada@example.org", "a": {"n": ["call +49 30 901820", "plain 2026-11-23 00:00:00"]}}
+    _, own, counted = strip(event, scan={"email": "count", "phone": "count"})
+
+    assert own == event
+    assert (counted.counts["scan_email"], counted.counts["scan_phone"]) == (1, 1)
+    _, own, dropped = strip(event, scan={"email": "drop", "phone": "drop"})
+    assert own == {"e": None, "a": {"n": [None, "plain 2026-11-23 00:00:00"]}}
+    assert dropped.counts["scan_email_dropped"] == 1
+
+
+def test_6to4_and_mapped_addresses_are_truncated() -> None:
+    written = ["203.0.113.77", "::ffff:203.0.113.77", "2002:cb00:714d::1", "2001:db8:1:2::3", "203.0.113.77, 10.0.0.1"]
+
+    assert [strip({"d": address})[1]["d"] for address in written] == [
+        "203.0.113.0",
+        "203.0.113.0",
+        "2002:cb00:7100::",
+        "2001:db8:1::",
+        "203.0.113.0",
+    ]
+    assert not any(is_token(str(strip({"d": address})[1]["d"])) for address in written)
