@@ -147,7 +147,7 @@ def write_project(
 
     Args:
         lake: the folder of lake and landing bucket; by default the root.
-        environment: the declaration of the environment `local`, or sections of it.
+        environment: the declaration of the environment `local`, or some of its sections.
         relays: the declarations of relays; by default one called `landing`.
         files: further files by their path in `include`, for example `pipelines/shop/daily.sql`.
     """
