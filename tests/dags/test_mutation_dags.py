@@ -36,7 +36,7 @@ CRM: dict[str, Any] = declare_pipeline(
     ),
     declare_table(
         "requests",
-        *({"name": name, "path": name, "type": "string"} for name in TEXTS),
+        *(f"{name} string" for name in TEXTS),
         "fields map<string,string>",
         "seq long",
         when={"kind": "request"},

@@ -25,9 +25,8 @@ OPS = ("rename", "rename", "merge", "delete", "undelete", "update", "rename_name
 TABLES: list[dict[str, Any]] = [
     declare_table(
         "activities",
-        when="activity",
-        columns=[
-            {"name": name, "path": path, "type": "string"}
+        *(
+            f"{name} string from {path}"
             for name, path in (
                 ("org_id", "org"),
                 ("contact_id", "contact"),
@@ -35,22 +34,23 @@ TABLES: list[dict[str, Any]] = [
                 (FIELD, "field"),
                 (f"origin_{FIELD}", "field"),
             )
-        ],
+        ),
+        when="activity",
         partition_by=["org_id"],
         zorder_by=["event_time"],
         mutable={"id": "contact_id", "origin": "origin_contact_id", "fields": {FIELD: f"origin_{FIELD}"}},
     ),
     declare_table(
         "requests",
-        when="request",
-        columns=[
-            {"name": name, "path": f"request.{name}", "type": kind}
+        *(
+            f"{name} {kind} from request.{name}"
             for name, kind in (
                 *((name, "string") for name in ("org_id", "op", "id", "new_id", "name")),
                 ("fields", "map<string,string>"),
                 ("seq", "long"),
             )
-        ],
+        ),
+        when="request",
     ),
     declare_table(
         "notifications",

@@ -23,9 +23,7 @@ FOLDER = PROJECT_ROOT / "include" / "pipelines" / "games"
 GOLD = yaml.safe_load((FOLDER / "pipeline.yaml").read_text())["gold"]
 REFRESHED = [table for table in GOLD["tables"] if "refresh_seconds" in table]
 DECLARED = declare_pipeline(
-    declare_table(
-        "events", columns=[{"name": name, "path": name, "type": "string"} for name in ("device_id", "country")]
-    ),
+    declare_table("events", *(f"{name} string" for name in ("device_id", "country"))),
     declare_table("purchase", "amount decimal(10,2)", when="purchase"),
     pipeline="games",
     event={"name": {"path": "name"}, "time": {"path": "time"}, "id": "id"},

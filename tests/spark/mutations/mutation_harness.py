@@ -41,8 +41,8 @@ def declared(
     return pipeline_spec(
         declare_table(
             DATA,
+            *(f"{name} string from {path}" for name, path in source.items()),
             when={"kind": "activity"},
-            columns=[{"name": name, "path": path, "type": "string"} for name, path in source.items()],
             partition_by=list(partition_by),
             zorder_by=["event_time"],
             mutable={
@@ -53,9 +53,7 @@ def declared(
             },
         ),
         declare_table(
-            REQUESTS,
-            when={"kind": "request"},
-            columns=[{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
+            REQUESTS, *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when={"kind": "request"}
         ),
         declare_table(TOLD, "org_id string", announces={"table": DATA}, partition_by=["org_id", "ingested_date"]),
         pipeline=PIPELINE,

@@ -50,9 +50,7 @@ def declared(partition_by: str) -> TableSpec:
     return TableSpec.model_validate(
         declare_table(
             "activities",
-            columns=[
-                {"name": name, "path": name.removeprefix("origin_"), "type": kind} for name, kind in columns.items()
-            ],
+            *(f"{name} {kind} from {name.removeprefix('origin_')}" for name, kind in columns.items()),
             partition_by=[partition_by],
             mutable={
                 "id": "contact_id",

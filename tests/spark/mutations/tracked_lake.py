@@ -34,18 +34,14 @@ def _declared() -> PipelineSpec:
     return pipeline_spec(
         declare_table(
             DATA,
+            *(f"{name} {kind} from {name.removeprefix('origin_')}" for name, kind in columns.items()),
             when={"kind": "activity"},
-            columns=[
-                {"name": name, "path": name.removeprefix("origin_"), "type": kind} for name, kind in columns.items()
-            ],
             partition_by=["org_id"],
             zorder_by=["engagement_date"],
             mutable={"id": "contact_id", "origin": "origin_contact_id"},
         ),
         declare_table(
-            "requests",
-            when={"kind": "request"},
-            columns=[{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
+            "requests", *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when={"kind": "request"}
         ),
         declare_table(
             TOLD,

@@ -25,7 +25,7 @@ DAY, NOON = 86_400, 1_700_049_600
 
 
 def spec(level: str = "int", partition_by: str = "event_date") -> PipelineSpec:
-    orders = declare_table("orders", {"name": "level", "path": "level", "type": level}, partition_by=[partition_by])
+    orders = declare_table("orders", f"level {level}", partition_by=[partition_by])
     daily = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
     return pipeline_spec(
         orders,

@@ -39,12 +39,7 @@ TABLES = ("clicks", "orders", "logins")
 
 def declared(**columns: str) -> dict[str, Any]:
     """A declaration of three tables; `columns` changes the type of a table's only column."""
-    return declare_pipeline(
-        *[
-            declare_table(name, {"name": "level", "path": "level", "type": columns.get(name, "int")}, when=name)
-            for name in TABLES
-        ]
-    )
+    return declare_pipeline(*[declare_table(name, f"level {columns.get(name, 'int')}", when=name) for name in TABLES])
 
 
 @dataclass

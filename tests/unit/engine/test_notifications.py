@@ -55,7 +55,7 @@ VISITS: dict[str, Any] = declare_pipeline(
     declare_table(
         "requests",
         ORG,
-        *({"name": name, "path": name, "type": "string"} for name in ("op", "id", "new_id", "name")),
+        *(f"{name} string" for name in ("op", "id", "new_id", "name")),
         "fields map<string,string>",
         "seq long",
         when={"kind": "request"},

@@ -96,9 +96,7 @@ def test_company_facts_have_the_company_of_their_wrapper(make_spec: MakeSpec) ->
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA")
     columns = {"cik": "long", "entityName": "string", "end": "date", "val": "decimal(12,2)", "filed": "date"}
-    facts = declare_table(
-        "facts", columns=[{"name": name.lower(), "path": name, "type": kind} for name, kind in columns.items()]
-    )
+    facts = declare_table("facts", *(f"{name.lower()} {kind} from {name}" for name, kind in columns.items()))
     spec = keeping(
         make_spec,
         "cik",

@@ -16,9 +16,7 @@ from deltaworks.testing import declare_pipeline, declare_table
 def spec(keyed: dict[str, Any] | None, **others: Any) -> PipelineSpec:
     columns = {"symbol": "string", "day": "date", "version": "long", "price": "decimal(12,4)", "weight": "double"}
     columns |= {"tags": "array<string>", "active": "boolean", "op": "string"}
-    table: dict[str, Any] = declare_table(
-        "ticks", columns=[{"name": name, "path": name, "type": kind} for name, kind in columns.items()]
-    )
+    table: dict[str, Any] = declare_table("ticks", *(f"{name} {kind}" for name, kind in columns.items()))
     declared = declare_pipeline(
         table if keyed is None else {**table, "keyed": keyed},
         pipeline="market",

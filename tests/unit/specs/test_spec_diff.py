@@ -23,18 +23,16 @@ DECLARED: dict[str, Any] = declare_pipeline(
     declare_table("orders", "amount decimal(12,2)", "country string", when="order"),
     declare_table(
         "contacts",
-        when="contact",
-        columns=[
-            {"name": name, "path": path, "type": "string"}
+        *(
+            f"{name} string from {path}"
             for name, path in (("org_id", "org"), ("id", "id"), ("origin", "id"), ("lead", "id"))
-        ],
+        ),
+        when="contact",
         partition_by=["org_id"],
         mutable={"id": "id", "origin": "origin"},
     ),
     declare_table(
-        "requests",
-        when="request",
-        columns=[{"name": name, "path": f"request.{name}", "type": kind} for name, kind in REQUEST_COLUMNS.items()],
+        "requests", *(f"{name} {kind} from request.{name}" for name, kind in REQUEST_COLUMNS.items()), when="request"
     ),
     {"name": "news", "announces": {"table": "contacts"}, "partition_by": ["ingested_date"]},
     source={"kind": "s3_sqs", "relay": "landing", "bucket": "b", "prefix": "shop/"},

@@ -108,11 +108,7 @@ MUTABLE = PipelineSpec.model_validate(
                 partition_by=["org_id"],
                 mutable={"id": "contact_id", "origin": "origin"},
             ),
-            declare_table(
-                "requests",
-                when="request",
-                columns=[{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
-            ),
+            declare_table("requests", *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when="request"),
         ],
         "mutations": {"requests": "requests"},
     }

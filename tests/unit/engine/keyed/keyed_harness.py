@@ -50,11 +50,7 @@ def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_dat
         requests = {"op": "string", "id": "string", "new_id": "string", "name": "string", "seq": "long"}
         requests |= {"org_id": "string", "fields": "map<string,string>"}
         table["mutable"] = {"id": "symbol", "origin": "origin_symbol"}
-        made["tables"].append(
-            declare_table(
-                "requests", columns=[{"name": name, "path": name, "type": kind} for name, kind in requests.items()]
-            )
-        )
+        made["tables"].append(declare_table("requests", *(f"{name} {kind}" for name, kind in requests.items())))
         made["mutations"] = {"requests": "requests"}
     return PipelineSpec.model_validate(made)
 

@@ -68,21 +68,21 @@ SPEC: dict[str, Any] = {
         declare_table("orders", "player string", "amount int", when="order", keyed={"by": "player"}),
         declare_table(
             "contacts",
-            when="contact",
-            columns=[
-                {"name": name, "path": path, "type": "string"}
+            *(
+                f"{name} string from {path}"
                 for name, path in (
                     ("org_id", "org"),
                     ("contact", "contact"),
                     ("origin_contact", "contact"),
                     ("player", "player"),
                 )
-            ],
+            ),
+            when="contact",
             mutable={"id": "contact", "origin": "origin_contact"},
         ),
         declare_table(
             "requests",
-            *({"name": name, "path": name, "type": kind} for name, kind in _REQUESTS.items()),
+            *(f"{name} {kind}" for name, kind in _REQUESTS.items()),
             "fields map<string,string>",
             "seq long",
             when="request",

@@ -53,7 +53,7 @@ def stage(tmp_path: Path) -> ReplayHarness:
 
 def spec_with(make_spec: MakeSpec, level: str = "int", **changes: Any) -> PipelineSpec:
     """`level: int` is the mistake that `level: string` mends, or the other way round."""
-    orders = declare_table("orders", {"name": f"level_{level}", "path": "level", "type": level}, when="order")
+    orders = declare_table("orders", f"level_{level} {level} from level", when="order")
     return make_spec(tables=[{"name": "events", "catch_all": True}, orders | changes.pop("orders", {})], **changes)
 
 
