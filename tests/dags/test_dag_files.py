@@ -91,7 +91,7 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
 
 def test_dag_files_contain_only_wiring() -> None:
     for path in (REPOSITORY / "dags").glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 80, path
+        assert len(path.read_text().splitlines()) <= 12, path
 
 
 def test_every_dag_has_an_owner_tags_and_a_runbook(bag: Any) -> None:

@@ -136,21 +136,39 @@ def _gold_timetable(expression: str | None) -> Any:
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 
 
+def _operation_dag(
+    spec: PipelineSpec,
+    name: str,
+    environment: EnvironmentSpec,
+    *,
+    task: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> DAG:
+    """Returns a scheduled DAG of a pipeline with one task, which runs an operation.
+
+    Args:
+        task: further arguments of the task.
+        settings: further arguments of the DAG.
+    """
+    form = form_of(get_operation(name))
+    with pipeline_dag(spec, form.kind, **settings) as dag:
+        operation_task(name, spec.pipeline, environment, form=form, **(task or {}))
+    set_form(dag, form_params(form, spec))
+    return dag
+
+
 def mutation_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up."""
     assert spec.mutations is not None
-    form = form_of(get_operation("mutate_tables"))
-    with pipeline_dag(
+    return _operation_dag(
         spec,
-        "mutations",
+        "mutate_tables",
+        environment,
+        task={"values": {"dry_run": DRY_RUN_IF_MANUAL}},
         description=f"Applies the requests of {spec.pipeline} to its tables",
         timeout=timedelta(hours=6),
         schedule=names.cron_timetable(spec.mutations.schedule),
-    ) as dag:
-        values = {"dry_run": DRY_RUN_IF_MANUAL}
-        operation_task("mutate_tables", spec.pipeline, environment, values=values, form=form)
-    set_form(dag, form_params(form, spec))
-    return dag
+    )
 
 
 def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -158,34 +176,29 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
     A run trains on the data of its run time, so missed runs need no catch-up.
     """
-    form = form_of(get_operation("train_model"))
-    with pipeline_dag(
+    return _operation_dag(
         spec,
-        "models",
+        "train_model",
+        environment,
+        task={"execution_timeout": timedelta(hours=11)},
         description=f"Trains the models of {spec.pipeline}",
         timeout=timedelta(hours=12),
         schedule=names.cron_timetable(spec.training.schedule),
-    ) as dag:
-        operation_task("train_model", spec.pipeline, environment, form=form, execution_timeout=timedelta(hours=11))
-    set_form(dag, form_params(form, spec))
-    return dag
+    )
 
 
 def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that checks hourly whether the lake has all events that the pipeline's collectors
     acknowledged."""
-    form = form_of(get_operation("find_lost_events"))
-    with pipeline_dag(
+    return _operation_dag(
         spec,
         "find_lost_events",
+        environment,
         tag="maintenance",
         description=f"Checks that every event collected for {spec.pipeline} is in its tables",
         timeout=timedelta(hours=1),
         schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
-    ) as dag:
-        operation_task("find_lost_events", spec.pipeline, environment, form=form)
-    set_form(dag, form_params(form, spec))
-    return dag
+    )
 
 
 def clean_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
