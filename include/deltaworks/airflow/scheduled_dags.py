@@ -6,6 +6,7 @@ own, `maintenance_dags`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
