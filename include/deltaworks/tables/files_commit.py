@@ -1,15 +1,15 @@
-"""Replaces a table's files by another set of its known files in one commit, without a JVM.
+"""Replaces a table's files by another set of files in one commit, without a JVM.
 
-Used to restore a table. Delta's RESTORE can only return to a version. Later rows that should survive would have to be
-appended again, and readers in between would miss them. One commit with all removes and adds avoids this, and streams
-that skip change commits neither lose nor duplicate rows. The commit has exactly the version after the one that was read
-(put-if-absent), so it never overwrites another writer's commit.
+Used to restore a table, and to rewrite files (`tables.rewrite`). Delta's RESTORE can only return to a version. Later
+rows that should survive would have to be appended again, and readers in between would miss them. One commit with all
+removes and adds avoids this, and streams that skip change commits neither lose nor duplicate rows. The commit has
+exactly the version after the one that was read (put-if-absent), so it never overwrites another writer's commit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deltaworks.control.objects import ObjectStore
@@ -24,10 +24,17 @@ from deltaworks.tables.log_writer import commit_info, remove_action, txn_action,
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """Files that the table is to have, and its new table metadata if that changes too."""
+    """Files that the table is to have, and its new table metadata if that changes too.
+
+    Args:
+        metrics: operation metrics of the commit, with Delta's names.
+        user_metadata: replaces that of the commit.
+    """
 
     files: dict[FileId, Action]
     metadata: Action | None = None
+    metrics: Mapping[str, int] | None = None
+    user_metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,10 @@ class FilesCommit:
 
     The transaction versions of `fenced_app_ids` are incremented, so that writers that have read the table before cannot
     commit to it afterwards.
+
+    Args:
+        marks_change: a commit that only adds files also removes an empty one, so that Spark's streams see a change.
+        action: the commit in an infinitive, for errors.
     """
 
     step: Step
@@ -80,6 +91,13 @@ class FilesCommit:
     fenced_app_ids: tuple[str, ...] = ()
     operation: str = "RESTORE"
     parameters: dict[str, str | None] = field(default_factory=dict)
+    marks_change: bool = True
+    action: str = "restore it"
+
+
+def is_step_committed(state: TableState, step: Step) -> bool:
+    """Returns whether a table has this version of a step, or a later one."""
+    return state.transactions.get(step.app_id, -1) >= step.version
 
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
@@ -113,12 +131,14 @@ def commit_files(
     target: Callable[[TableState], TargetState],
     *,
     commit: FilesCommit,
+    expected: TableState | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> FilesCommitOutcome:
     """Commits the target state of the table at `key` as one step. Idempotent per step; safe with concurrent writers.
 
     Args:
-        target: returns the target state for the table's current state.
+        target: returns the target state for the table's current state. Called again after a conflict.
+        expected: the current state for the first attempt, if it has been read.
         before_commit: called before each attempt; raising ends it without a commit.
 
     Raises:
@@ -128,15 +148,15 @@ def commit_files(
     """
 
     def attempt(number: int) -> FilesCommitOutcome | None:
-        current = state_at(lake, objects, key)
-        check_supported(current)
+        current = expected if expected is not None and number == 1 else state_at(lake, objects, key)
         _check_owner_epoch(current, commit.owner)
-        if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
+        if is_step_committed(current, commit.step):
             return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=number)
         target_state = target(current)
+        check_supported(current)
         before_commit()
         actions = _actions(current, target_state, commit)
-        if _only_adds(actions):
+        if commit.marks_change and _only_adds(actions):
             actions.append(_remove_of_empty_file(lake, key, current, actions))
         if not write_commit(objects, key, current.version + 1, actions):
             return None
@@ -145,7 +165,7 @@ def commit_files(
             version=current.version + 1, newly_committed=True, attempts=number, difference=difference
         )
 
-    return guarded_commit(key, attempt, action="restore it")
+    return guarded_commit(key, attempt, action=commit.action)
 
 
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
@@ -155,10 +175,11 @@ def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> l
     actions = [
         commit_info(
             commit.operation,
-            user_metadata=commit.user_metadata,
+            user_metadata=target.user_metadata or commit.user_metadata,
             at_ms=now,
             read_version=current.version,
             parameters=commit.parameters,
+            metrics=target.metrics,
         ),
         *(txn_action(step, now) for step in steps),
     ]

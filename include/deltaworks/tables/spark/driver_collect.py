@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, parse_schema_string
-from deltaworks.tables.replace_where import reasons_against_replacing
+from deltaworks.tables.rewrite import reasons_against_replacing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
