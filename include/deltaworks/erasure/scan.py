@@ -26,12 +26,12 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.erasure.requests import Namespace
-from deltaworks.erasure.table_files import parquet_batches
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConcurrencyError
 from deltaworks.privacy.envelope_encryption import TOKEN_LENGTH
 from deltaworks.privacy.paths import REQUESTS_IN_VAULT
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files import parquet_batches
 from deltaworks.tables.lake import Lake, arrow_path, remove_folder
 from deltaworks.tables.steps import read_last_completed, read_last_replay
 

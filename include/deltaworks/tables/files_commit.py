@@ -86,7 +86,7 @@ class FilesCommit:
     """
 
     step: Step
-    user_metadata: str
+    user_metadata: str = ""
     owner: Step | None = None
     fenced_app_ids: tuple[str, ...] = ()
     operation: str = "RESTORE"
