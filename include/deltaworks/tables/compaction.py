@@ -15,15 +15,13 @@ this module 521 in 2.3 s. Tables that only their own job writes are compacted by
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -33,11 +31,11 @@ from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.commit import commit_attempts
 from deltaworks.tables.features import reasons_against_compacting
-from deltaworks.tables.files import WrittenFile, read_parquet_file, write_file_body
-from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, is_absolute_path, read_commits
+from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, read_commits
 from deltaworks.tables.log_writer import commit_info, remove_action, write_commit, write_due_checkpoint
-from deltaworks.tables.statistics import IndexedColumns
+from deltaworks.tables.rewrite import DataFiles, SparkRequiredError
 
 #: Maximum total size of a partition's small files.
 MAX_BYTES_PER_PARTITION = 32 << 20
@@ -58,10 +56,6 @@ class CompactionOutcome:
     compacted: tuple[Partition, ...] = ()
     conflicting: tuple[Partition, ...] = ()
     unsupported: Mapping[Partition, str] = field(default_factory=dict)
-
-
-class _UnsupportedPartition(Exception):
-    """Raised if a partition cannot be compacted in this process; the message is the reason."""
 
 
 def compact_partitions(
@@ -98,13 +92,19 @@ def compact_partitions(
         for partition, small_files in _small_files(table, partitions, below_bytes).items()
         if len(small_files) >= min_files
     }
-    rewriter = _Rewriter(lake, key, table)
+    data_files = DataFiles(
+        lake,
+        key,
+        schema=pa.schema(table.schema().to_arrow()),
+        partition_by=table.metadata().partition_columns,
+        configuration=table.metadata().configuration,
+    )
     rewrites: list[_RewrittenFiles] = []
     unsupported: dict[Partition, str] = {}
     for partition, small_files in files.items():
         try:
-            rewrites.append(rewriter.rewrite(partition, small_files))
-        except _UnsupportedPartition as reason:
+            rewrites.append(_rewrite(data_files, partition, small_files))
+        except SparkRequiredError as reason:
             unsupported[partition] = str(reason)
     if not rewrites:
         return CompactionOutcome(unsupported=unsupported)
@@ -113,7 +113,7 @@ def compact_partitions(
     )
     compacted = tuple(rewrite.partition for rewrite in committed)
     conflicting = [rewrite for rewrite in rewrites if rewrite.partition not in compacted]
-    rewriter.remove(file for rewrite in conflicting for file in rewrite.added_files)
+    data_files.discard(file for rewrite in conflicting for file in rewrite.added_files)
     return CompactionOutcome(
         version=version,
         compacted=compacted,
@@ -171,59 +171,37 @@ def _oldest_up_to(files: list[_SmallFile], max_bytes: int) -> list[_SmallFile]:
     return files[: max(2, sum(end <= max_bytes for end in cumulative_bytes))]
 
 
-class _Rewriter:
-    """Rewrites files of one table, as of one version."""
+def _rewrite(files: DataFiles, partition: Partition, small_files: Sequence[_SmallFile]) -> _RewrittenFiles:
+    """Writes the rows of these files as one new file."""
+    if sum(member.size for member in small_files) > MAX_BYTES_PER_PARTITION:
+        raise SparkRequiredError(f"its small files exceed {MAX_BYTES_PER_PARTITION:,} bytes")
+    budget = _MemoryBudget(MAX_MEMORY_BYTES)
+    with ThreadPoolExecutor(_READ_THREADS) as pool:
+        batches = [
+            batch
+            for rows in pool.map(lambda member: _read_small_file(files, member, budget), small_files)
+            for batch in rows
+        ]
+    written = files.write(dict(partition), batches, max_bytes=2 * MAX_MEMORY_BYTES)
+    return _RewrittenFiles(
+        partition=partition,
+        removed_files={member.path: member.size for member in small_files},
+        added_files=tuple(written),
+    )
 
-    def __init__(self, lake: Lake, key: str, table: DeltaTable) -> None:
-        self._lake = lake
-        self._root = arrow_path(lake.storage, key)
-        partition_columns = frozenset(table.metadata().partition_columns)
-        self._partition_columns = partition_columns
-        columns = pa.schema(table.schema().to_arrow())
-        self._columns = pa.schema([column for column in columns if column.name not in partition_columns])
-        self._indexed = IndexedColumns.of(table.metadata().configuration)
 
-    def rewrite(self, partition: Partition, small_files: Sequence[_SmallFile]) -> _RewrittenFiles:
-        """Writes the rows of these files as one new file."""
-        if sum(member.size for member in small_files) > MAX_BYTES_PER_PARTITION:
-            raise _UnsupportedPartition(f"its small files exceed {MAX_BYTES_PER_PARTITION:,} bytes")
-        body = pa.Table.from_batches(list(self._read_batches(small_files)), schema=self._columns)
-        values = dict(partition)
-        file = write_file_body(self._lake.filesystem, self._root, body, partition=values, indexed=self._indexed)
-        return _RewrittenFiles(
-            partition=partition, removed_files={member.path: member.size for member in small_files}, added_files=(file,)
-        )
-
-    def remove(self, files: Iterator[WrittenFile]) -> None:
-        """Deletes new files that were not committed. Files that cannot be deleted become orphans, which maintenance
-        removes.
-        """
-        for file in files:
-            with contextlib.suppress(OSError):
-                self._lake.filesystem.delete_file(f"{self._root}/{file.path}")
-
-    def _read_batches(self, small_files: Sequence[_SmallFile]) -> Iterator[pa.RecordBatch]:
-        budget = _MemoryBudget(MAX_MEMORY_BYTES)
-        with ThreadPoolExecutor(_READ_THREADS) as pool:
-            for batches in pool.map(lambda member: self._read_file(member, budget), small_files):
-                yield from batches
-
-    def _read_file(self, small_file: _SmallFile, budget: _MemoryBudget) -> list[pa.RecordBatch]:
-        if is_absolute_path(small_file.path):
-            raise _UnsupportedPartition("it references a file of another table")
-        try:
-            parquet = read_parquet_file(self._lake.filesystem, f"{self._root}/{unquote(small_file.path)}")
-        except (OSError, pa.ArrowInvalid) as error:
-            raise _UnsupportedPartition(f"{small_file.path} cannot be read: {error}"[:300]) from error
-        if small_file.rows is not None and small_file.rows != parquet.metadata.num_rows:
-            raise _UnsupportedPartition(
-                f"{small_file.path} has {parquet.metadata.num_rows:,} rows, but the log has {small_file.rows:,}"
-            )
-        batches = []
-        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
+def _read_small_file(files: DataFiles, small_file: _SmallFile, budget: _MemoryBudget) -> list[pa.RecordBatch]:
+    batches = []
+    try:
+        for batch in files.read({"path": small_file.path, "size": small_file.size}, batch_rows=_BATCH_ROWS):
             budget.reserve(batch.nbytes)
-            batches.append(_conform_batch(batch, self._columns, partition_columns=self._partition_columns))
-        return batches
+            batches.append(_conform_batch(batch, files))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SparkRequiredError(f"{small_file.path} cannot be read: {error}"[:300]) from error
+    rows = sum(batch.num_rows for batch in batches)
+    if small_file.rows is not None and small_file.rows != rows:
+        raise SparkRequiredError(f"{small_file.path} has {rows:,} rows, but the log has {small_file.rows:,}")
+    return batches
 
 
 class _MemoryBudget:
@@ -238,22 +216,20 @@ class _MemoryBudget:
         with self._lock:
             self._free_bytes -= size
             if self._free_bytes < 0:
-                raise _UnsupportedPartition(f"its rows need more than {MAX_MEMORY_BYTES:,} bytes of memory")
+                raise SparkRequiredError(f"its rows need more than {MAX_MEMORY_BYTES:,} bytes of memory")
 
 
-def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_columns: frozenset[str]) -> pa.RecordBatch:
-    """Casts a batch to the table's current columns.
-
-    Args:
-        partition_columns: ignored if Spark wrote them into the file, because the log has their values.
+def _conform_batch(batch: pa.RecordBatch, files: DataFiles) -> pa.RecordBatch:
+    """Casts a batch to the table's current columns. Partition columns that Spark wrote into the file are ignored,
+    because the log has their values.
     """
-    unknown = set(batch.schema.names) - set(columns.names) - partition_columns
+    unknown = set(batch.schema.names) - set(files.columns.names) - set(files.partition_by)
     if unknown:
-        raise _UnsupportedPartition(f"a file has columns that the table does not have: {', '.join(sorted(unknown))}")
+        raise SparkRequiredError(f"a file has columns that the table does not have: {', '.join(sorted(unknown))}")
     try:
-        return rows_as_declared(batch, columns)
+        return rows_as_declared(batch, files.columns)
     except pa.ArrowInvalid as error:
-        raise _UnsupportedPartition(str(error)[:300]) from error
+        raise SparkRequiredError(str(error)[:300]) from error
 
 
 def _commit(
