@@ -174,7 +174,7 @@ class TablePurger:
         if state is None and self._lake.open(self._key) is None:
             return TableSurvey(version=-1, rows=0)
         state = state or state_at(self._lake, self._objects, self._key)
-        files = DataFiles.of(self._lake, state)
+        files = DataFiles(self._lake, state)
         partition = next(iter(state.metadata.get("partitionColumns") or ()), "")
         by_file: dict[FileId, int] = {}
         by_request: Counter[str] = Counter()

@@ -18,7 +18,15 @@ from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, row_count, state_at
+from deltaworks.tables.log import (
+    Action,
+    FileId,
+    TableState,
+    after_newer_commits,
+    parse_schema_string,
+    row_count,
+    state_at,
+)
 from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit
 
 
@@ -81,17 +89,21 @@ class FilesCommit:
     commit to it afterwards.
 
     Args:
+        step: transaction of the commit, which is committed once; None if the target state makes it idempotent.
         marks_change: a commit that only adds files also removes an empty one, so that Spark's streams see a change.
+        changes_rows: False if the added files have the rows of the removed ones. Features that only concern changes are
+            allowed then.
         action: the commit in an infinitive, for errors.
     """
 
-    step: Step
+    step: Step | None
     user_metadata: str = ""
     owner: Step | None = None
     fenced_app_ids: tuple[str, ...] = ()
     operation: str = "RESTORE"
     parameters: dict[str, str | None] = field(default_factory=dict)
     marks_change: bool = True
+    changes_rows: bool = True
     action: str = "restore it"
 
 
@@ -138,7 +150,8 @@ def commit_files(
 
     Args:
         target: returns the target state for the table's current state. Called again after a conflict.
-        expected: the current state for the first attempt, if it has been read.
+        expected: the current state for the first attempt, if it has been read; it may lack files that stay. Newer
+            commits are applied to it after a conflict.
         before_commit: called before each attempt; raising ends it without a commit.
 
     Raises:
@@ -146,14 +159,21 @@ def commit_files(
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: RESTORE_UNSUPPORTED, and see `state_at`.
     """
+    state = expected
 
     def attempt(number: int) -> FilesCommitOutcome | None:
-        current = expected if expected is not None and number == 1 else state_at(lake, objects, key)
+        nonlocal state
+        if state is None:
+            state = state_at(lake, objects, key)
+        elif number > 1:
+            state = after_newer_commits(lake, state)
+        current = state
         _check_owner_epoch(current, commit.owner)
-        if is_step_committed(current, commit.step):
+        if commit.step is not None and is_step_committed(current, commit.step):
             return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=number)
         target_state = target(current)
-        check_supported(current)
+        if commit.changes_rows:
+            check_supported(current)
         before_commit()
         actions = _actions(current, target_state, commit)
         if commit.marks_change and _only_adds(actions):
@@ -171,7 +191,7 @@ def commit_files(
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
     now = int(time.time() * 1000)
     fence_steps = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.fenced_app_ids]
-    steps = [commit.step, *([commit.owner] if commit.owner else []), *fence_steps]
+    steps = [*filter(None, (commit.step, commit.owner)), *fence_steps]
     actions = [
         commit_info(
             commit.operation,
@@ -180,14 +200,19 @@ def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> l
             read_version=current.version,
             parameters=commit.parameters,
             metrics=target.metrics,
+            changes_rows=commit.changes_rows,
         ),
         *(txn_action(step, now) for step in steps),
     ]
     if target.metadata is not None and target.metadata != current.metadata:
         actions.append({"metaData": target.metadata})
-    actions += [remove_action(added, now) for name, added in current.files.items() if name not in target.files]
+    actions += [
+        remove_action(added, now, data_change=commit.changes_rows)
+        for name, added in current.files.items()
+        if name not in target.files
+    ]
     added_back = [added for name, added in target.files.items() if name not in current.files]
-    return [*actions, *({"add": {**added, "dataChange": True}} for added in added_back)]
+    return [*actions, *({"add": {**added, "dataChange": commit.changes_rows}} for added in added_back)]
 
 
 def _only_adds(actions: Sequence[Action]) -> bool:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.arrow_types import rows_as_declared
+from deltaworks.tables.changes import Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.deletion_vector_format import deleted_positions
 from deltaworks.tables.files import (
@@ -46,7 +47,6 @@ from deltaworks.tables.statistics import IndexedColumns
 log = logging.getLogger(__name__)
 #: Maximum size of a written file in memory. OPTIMIZE merges the files later.
 MAX_FILE_BYTES: Final = 128 << 20
-Partition = tuple[tuple[str, str | None], ...]
 
 
 class SparkRequiredError(Exception):
@@ -57,40 +57,18 @@ class DataFiles:
     """Reads and writes data files of a table as of one version. Only reading is thread-safe.
 
     Args:
-        schema: the table's columns, including those in `partition_by`.
-        configuration: the table's properties.
         written: receives every written file.
     """
 
-    def __init__(
-        self,
-        lake: Lake,
-        key: str,
-        *,
-        schema: pa.Schema,
-        partition_by: Sequence[str],
-        configuration: Mapping[str, str | None],
-        written: list[WrittenFile] | None = None,
-    ) -> None:
+    def __init__(self, lake: Lake, state: TableState, *, written: list[WrittenFile] | None = None) -> None:
         self._lake = lake
-        self._key = key
-        self._root = arrow_path(lake.storage, key)
-        self._indexed = IndexedColumns.of(configuration)
-        self.partition_by = tuple(partition_by)
-        self.columns = pa.schema([column for column in schema if column.name not in self.partition_by])
-        self.written: list[WrittenFile] = [] if written is None else written
-
-    @classmethod
-    def of(cls, lake: Lake, state: TableState, *, written: list[WrittenFile] | None = None) -> DataFiles:
-        """Opens the files of a table state."""
-        return cls(
-            lake,
-            state.key,
-            schema=parse_schema_string(state.metadata["schemaString"]),
-            partition_by=state.metadata.get("partitionColumns") or (),
-            configuration=state.configuration,
-            written=written,
-        )
+        self._key = state.key
+        self._root = arrow_path(lake.storage, state.key)
+        self._indexed = IndexedColumns.of(state.configuration)
+        self._written = [] if written is None else written
+        declared = parse_schema_string(state.metadata["schemaString"])
+        self.partition_by = tuple(state.metadata.get("partitionColumns") or ())
+        self.columns = pa.schema([column for column in declared if column.name not in self.partition_by])
 
     def read(
         self, added: Action, *, dictionary_encoded: bool = False, batch_rows: int = MAX_BATCH_ROWS
@@ -145,7 +123,7 @@ class DataFiles:
             files.append(
                 write_file_body(self._lake.filesystem, self._root, rows, partition=partition, indexed=self._indexed)
             )
-            self.written.append(files[-1])
+            self._written.append(files[-1])
         return files
 
     def write_rows(self, rows: pa.Table) -> list[WrittenFile]:
@@ -231,7 +209,7 @@ def commit_rewrite(
     def target(current: TableState) -> TargetState:
         nonlocal proposed, files, configuration
         proposed, configuration = (), current.configuration
-        files = DataFiles.of(lake, current, written=written)
+        files = DataFiles(lake, current, written=written)
         changes = rewrite(current, files)
         if changes is None:
             raise _NoChangesError
@@ -311,7 +289,7 @@ def replace_rows(
 
     def rewrite(state: TableState, files: DataFiles) -> Rewrite | None:
         nonlocal written, copied
-        if _has_changed_metadata(state, expected):
+        if has_changed_metadata(state, expected):
             return None
         effects = [(added, replacement.classify_file(added)) for added in state.files.values()]
         removed = [added for added, effect in effects if effect is not FileEffect.UNCHANGED]
@@ -352,7 +330,8 @@ def reasons_against_replacing(state: TableState) -> list[str]:
     return reasons
 
 
-def _has_changed_metadata(state: TableState, expected: TableState) -> bool:
+def has_changed_metadata(state: TableState, expected: TableState) -> bool:
+    """Returns whether columns, properties or required features of a table differ from those of an earlier state."""
     return (state.protocol, state.metadata) != (expected.protocol, expected.metadata)
 
 

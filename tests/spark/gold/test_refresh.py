@@ -183,7 +183,7 @@ def test_a_build_planned_before_the_swap_never_changes_the_new_table(
     monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
     if not guarded:
         monkeypatch.setattr(files_commit, "is_step_committed", lambda state, step: False)
-        monkeypatch.setattr(rewrite, "_has_changed_metadata", lambda state, expected: False)
+        monkeypatch.setattr(rewrite, "has_changed_metadata", lambda state, expected: False)
 
     def build() -> None:
         try:

@@ -70,7 +70,7 @@ class MarkedTable(Table):
     def ids(self) -> list[int]:
         """The ids of all rows that are not marked, read as the protocol says."""
         state = self.state
-        files = DataFiles.of(self.lake, state)
+        files = DataFiles(self.lake, state)
         return sorted(
             number
             for added in state.files.values()

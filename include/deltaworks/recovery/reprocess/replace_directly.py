@@ -21,6 +21,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, ReplaceResult
 from deltaworks.recovery.reprocess.selection import SeqRanges
+from deltaworks.tables.changes import Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import split_by_partition
@@ -29,7 +30,6 @@ from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, parse_schema_string, stats_of
 from deltaworks.tables.rewrite import (
     DataFiles,
-    Partition,
     Rewrite,
     SparkRequiredError,
     commit_rewrite,
