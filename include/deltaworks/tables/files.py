@@ -146,25 +146,19 @@ def _dictionary_columns(body: pa.Table) -> list[str]:
     return names
 
 
-def read_parquet_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
-    """Reads a small Parquet file with one request; reading columns separately would take one request each.
-
-    Raises:
-        OSError, ArrowInvalid: the file cannot be read.
-    """
-    with filesystem.open_input_stream(path) as source:
-        data = source.read()
-    return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
-
-
 @contextlib.contextmanager
-def open_data_file(filesystem: fs.FileSystem, path: str, size: int) -> Iterator[pa.NativeFile]:
+def open_data_file(
+    filesystem: fs.FileSystem, path: str, size: int, *, single_request_bytes: int = _SINGLE_REQUEST_BYTES
+) -> Iterator[pa.NativeFile]:
     """Opens a data file of this size. A small file is read with one request; its columns would take one request each.
+
+    Args:
+        single_request_bytes: maximum size of a small file.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if size > _SINGLE_REQUEST_BYTES:
+    if size > single_request_bytes:
         with filesystem.open_input_file(path) as source:
             yield source
         return

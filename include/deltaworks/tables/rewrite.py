@@ -70,10 +70,17 @@ class DataFiles:
         self.partition_by = tuple(state.metadata.get("partitionColumns") or ())
         self.columns = pa.schema([column for column in declared if column.name not in self.partition_by])
 
-    def read(
+    def read(self, added: Action, *, batch_rows: int = MAX_BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of an added file, without those deleted by a deletion vector; see `read_with_deleted`."""
+        for batch, alive in self.read_with_deleted(added, batch_rows=batch_rows):
+            yield batch if alive is None else batch.filter(pa.array(alive))
+
+    def read_with_deleted(
         self, added: Action, *, dictionary_encoded: bool = False, batch_rows: int = MAX_BATCH_ROWS
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of an added file, with the columns it contains and without rows deleted by a deletion vector.
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
+        """Yields the rows of an added file in batches, with the columns it contains.
+
+        Includes rows deleted by a deletion vector: each batch has a mask of the others; None if none is deleted.
 
         Args:
             dictionary_encoded: return texts as dictionary codes, each distinct text once.
@@ -82,17 +89,6 @@ class DataFiles:
             SparkRequiredError: the file belongs to another table.
             ContractError: DELETION_VECTOR_UNREADABLE.
             OSError, ArrowInvalid: the file cannot be read.
-        """
-        for batch, alive in self.read_with_deleted(added, dictionary_encoded=dictionary_encoded, batch_rows=batch_rows):
-            yield batch if alive is None else batch.filter(pa.array(alive))
-
-    def read_with_deleted(
-        self, added: Action, *, dictionary_encoded: bool = False, batch_rows: int = MAX_BATCH_ROWS
-    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
-        """Yields the rows of an added file, including rows deleted by a deletion vector.
-
-        Each batch has a mask of the rows that are not deleted; None if none is deleted. Arguments and errors as in
-        `read`.
         """
         if is_absolute_path(added["path"]):
             raise SparkRequiredError("it references a file of another table")
