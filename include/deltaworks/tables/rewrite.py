@@ -32,13 +32,7 @@ from deltaworks.tables.files import (
     split_by_partition,
     write_file_body,
 )
-from deltaworks.tables.files_commit import (
-    FilesCommit,
-    FilesCommitOutcome,
-    TargetState,
-    commit_files,
-    reasons_against_files_commit,
-)
+from deltaworks.tables.files_commit import FilesCommit, FilesCommitOutcome, TargetState, commit_files
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, file_id, is_absolute_path, parse_schema_string
 from deltaworks.tables.log_writer import write_due_checkpoint
@@ -311,19 +305,6 @@ def replace_rows(
 def overwrite_parameters(predicate: str) -> dict[str, str | None]:
     """Returns the `operationParameters` of Delta's `replaceWhere`."""
     return {"mode": "Overwrite", "partitionBy": "[]", "predicate": predicate}
-
-
-def reasons_against_replacing(state: TableState) -> list[str]:
-    """Returns why this process may not replace rows of a table, by its files and features; empty if it may.
-
-    Column properties are not checked here; see `features.reasons_against_rewriting`.
-    """
-    reasons = reasons_against_files_commit(state)
-    if any(added.get("deletionVector") for added in state.files.values()):
-        reasons.append("deletion vectors")
-    if any(is_absolute_path(added["path"]) for added in state.files.values()):
-        reasons.append("files of another table")
-    return reasons
 
 
 def has_changed_metadata(state: TableState, expected: TableState) -> bool:
