@@ -7,7 +7,7 @@ Tables with unsupported features, and tables with more data than a small job sho
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +46,7 @@ class _RemovedRows:
     """Files with rows in the ranges, the rows to keep from them by partition, and the removed rows."""
 
     files: list[Action] = field(default_factory=list)
-    remaining: dict[Partition, list[pa.RecordBatch]] = field(default_factory=dict)
+    remaining: dict[Partition, list[pa.Table]] = field(default_factory=dict)
     rows: int = 0
     dates: set[str] = field(default_factory=set)
 
@@ -118,18 +118,15 @@ class DirectReplacer:
             removed = self._removed_rows(current, files, ranges)
             if not removed.rows and not new.num_rows:
                 return None
-            parts = [
-                (tuple(values.items()), part)
-                for values, part in (split_by_partition(new, files.partition_by) if new.num_rows else ())
-            ]
-            dates = removed.dates.union(*(_row_dates(part, dict(partition)) for partition, part in parts))
-            for partition, part in parts:
-                removed.remaining.setdefault(partition, []).extend(part.to_batches())
+            rows_by_partition, dates = removed.remaining, set(removed.dates)
+            for values, part in split_by_partition(new, files.partition_by) if new.num_rows else ():
+                rows_by_partition.setdefault(tuple(values.items()), []).append(part)
+                dates |= _row_dates(part, values)
             with _spark_if_unsupported():
                 added = [
                     file
-                    for partition, batches in removed.remaining.items()
-                    for file in files.write(dict(partition), batches)
+                    for partition, tables in rows_by_partition.items()
+                    for file in files.write(dict(partition), (batch for rows in tables for batch in rows.to_batches()))
                 ]
             return Rewrite(removed=removed.files, added=added)
 
@@ -170,19 +167,16 @@ class DirectReplacer:
             size += int(added.get("size") or 0)
             if size > self._max_bytes:
                 raise SparkRequiredError(f"files of more than {self._max_bytes:,} bytes hold its rows")
-            values = dict(added.get("partitionValues") or {})
             with _spark_if_unsupported(OSError):
-                batches = list(files.read(added))
-            masks = [_mask_in_ranges(batch, ranges) for batch in batches]
-            rows = sum(int(mask.sum()) for mask in masks)
-            if not rows:
+                rows = files.read_declared(added)
+                mask = _mask_in_ranges(rows, ranges)
+            if not mask.any():
                 continue
+            partition = dict(added.get("partitionValues") or {})
             removed.files.append(added)
-            removed.rows += rows
-            remaining = removed.remaining.setdefault(tuple(values.items()), [])
-            for batch, mask in zip(batches, masks, strict=True):
-                removed.dates |= _row_dates(batch.filter(pa.array(mask)), values) if mask.any() else set()
-                remaining.append(batch.filter(pa.array(~mask)))
+            removed.rows += int(mask.sum())
+            removed.dates |= _row_dates(rows.filter(pa.array(mask)), partition)
+            removed.remaining.setdefault(tuple(partition.items()), []).append(rows.filter(pa.array(~mask)))
         return removed
 
 
@@ -215,30 +209,23 @@ def _may_contain(added: Action, ranges: SeqRanges) -> bool:
     return next(iter(ranges.clip(int(least), int(most))), None) is not None
 
 
-def _mask_in_ranges(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
+def _mask_in_ranges(rows: pa.Table, ranges: SeqRanges) -> Any:
     """Returns a boolean mask of the rows within the ranges."""
-    index = batch.schema.get_field_index("_seq")
-    if index < 0:
-        raise SparkRequiredError("a file lacks the column _seq")
-    column = batch.column(index)
+    column = rows.column("_seq")
     if column.null_count:
         raise SparkRequiredError("a row lacks its _seq")
-    seqs = column.to_numpy(zero_copy_only=False)
+    seqs = column.to_numpy()
     firsts = np.array([first for first, _ in ranges], dtype=np.int64)
     lasts = np.array([last for _, last in ranges], dtype=np.int64)
     at = np.searchsorted(firsts, seqs, side="right") - 1
     return (at >= 0) & (seqs <= lasts[at])
 
 
-def _row_dates(rows: pa.RecordBatch | pa.Table, values: dict[str, str | None]) -> set[str]:
+def _row_dates(rows: pa.Table, partition: Mapping[str, str | None]) -> set[str]:
     """Returns the dates of the rows, from the partition values or the date column."""
     for name in DATE_COLUMNS:
-        if name in values:
-            return {values[name]} - {None}  # type: ignore[return-value]
-        if name in rows.schema.names:
-            return {date.isoformat() for date in _distinct_values(rows, name)}
+        if name in partition:
+            return {value for value in (partition[name],) if value is not None}
+        if name in rows.column_names:
+            return {date.isoformat() for date in rows.column(name).unique().to_pylist() if date is not None}
     return set()
-
-
-def _distinct_values(rows: pa.RecordBatch | pa.Table, name: str) -> Iterator[Any]:
-    yield from (value for value in rows.column(name).unique().to_pylist() if value is not None)
