@@ -158,13 +158,8 @@ def open_data_file(
     Raises:
         OSError: the file cannot be read.
     """
-    if size > single_request_bytes:
-        with filesystem.open_input_file(path) as source:
-            yield source
-        return
-    with filesystem.open_input_stream(path) as source:
-        data = source.read()
-    yield pa.BufferReader(data)
+    with filesystem.open_input_file(path) as source:
+        yield source if size > single_request_bytes else pa.BufferReader(source.read_buffer())
 
 
 def parquet_batches(
