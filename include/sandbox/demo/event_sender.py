@@ -109,12 +109,6 @@ class EventSender:
                 market=market.result(),
             )
 
-    def await_ingest(self, pipeline: str) -> None:
-        """Waits until a pipeline has ingested something, at most five minutes."""
-        wait_until(
-            lambda: ingested_count(self.catalog, pipeline) > 0, seconds=_PATIENCE_SECONDS, poll_seconds=_POLL_SECONDS
-        )
-
     def _send_games(self, sink: Sink) -> GamesTruth | None:
         settings = self.data_settings.games
         if settings is None:
