@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from deltaworks.airflow.dag_factory import dags_of
-from deltaworks.airflow.scheduled_dags import MAINTENANCE
+from deltaworks.airflow.maintenance_dags import MAINTENANCE
 
 globals().update(dags_of(MAINTENANCE.dags))

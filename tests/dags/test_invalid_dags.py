@@ -172,10 +172,10 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
 
 
 def test_every_invalid_pipeline_has_placeholder_dags() -> None:
-    from deltaworks.airflow import continuous_dags, scheduled_dags
+    from deltaworks.airflow import continuous_dags, maintenance_dags, scheduled_dags
     from deltaworks.airflow.dag_factory import DagKind
 
-    modules = (continuous_dags, scheduled_dags)
+    modules = (continuous_dags, maintenance_dags, scheduled_dags)
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, DagKind)]
     catalog = load_catalog("local", root=REPOSITORY)
 

@@ -108,13 +108,13 @@ def test_a_scheduled_run_applies_and_a_manual_one_follows_its_form(
 
 
 def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> None:
-    from deltaworks.airflow.scheduled_dags import maintenance_dag
+    from deltaworks.airflow.maintenance_dags import maintenance_dag
 
     nightly = maintenance_dag(spec, ENVIRONMENT)
     order = [task.task_id for task in nightly.topological_sort()]
 
-    steps = ["mutate_tables", "purge_deleted", "expire_quarantine", "compact_tables", "optimize_tables"]
-    assert order[:9] == [*steps, "vacuum_gate", "count", "approve", "vacuum_tables"]
+    steps = ["mutate_tables", "purge_deleted", "expire_quarantine", "optimize_tables"]
+    assert order[:8] == [*steps, "vacuum_gate", "count", "approve", "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
     assert option_arguments(nightly.get_task("mutate_tables"), {}, run_type="scheduled") == ["--no-dry-run"]
     purge = nightly.get_task("purge_deleted")

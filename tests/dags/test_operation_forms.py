@@ -151,7 +151,8 @@ def test_a_table_that_some_actions_need_is_not_offered_as_all_tables() -> None:
 
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])
 def test_the_forms_of_scheduled_dags_can_be_submitted_unchanged(dag_id: str) -> None:
-    from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag, mutation_dag
+    from deltaworks.airflow.maintenance_dags import maintenance_dag
+    from deltaworks.airflow.scheduled_dags import gold_dag, mutation_dag
     from tests.dags.test_mutation_dags import CRM
 
     crm = PipelineSpec.model_validate(CRM)

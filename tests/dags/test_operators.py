@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from deltaworks.airflow.continuous_dags import stream_dag
+from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
+from deltaworks.airflow.scheduled_dags import gold_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
@@ -270,79 +271,97 @@ def test_an_invalid_option_fails_before_the_job_is_submitted(project: Path, conn
         task.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize(
-    ("left", "needed"),
-    [
-        (None, True),
-        ([], False),
-        ([{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 0}], False),
-        ([{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 2}], True),
-        ([{"table": "a", "spark_work_count": 0}, {"left_out": 40}], True),
-    ],
-)
-@pytest.mark.usefixtures("project")
-def test_spark_runs_if_the_previous_task_left_work_or_no_result(
-    connect: Any, spark_submit: Any, tmp_path: Path, left: list[Any] | None, needed: bool
-) -> None:
-    from jinja2 import Environment
+def looking_job(project: Path, submitted: Path, program: str, *, operation: str, **settings: Any) -> Any:
+    """A job whose entry point is a program that records its arguments."""
+    task = job(project, operation=get_operation(operation), **settings)
+    task.application = str(submitted.with_name("look.py"))
+    record = f"import json, sys\njson.dump(sys.argv[1:], open({str(submitted.with_name('asked.json'))!r}, 'w'))\n"
+    Path(task.application).write_text(f"{record}{program}\n")
+    return task
 
+
+@pytest.fixture
+def local_spark(connect: Any) -> None:
     connect("local[2]")
-    spark_submit(f"open({str(tmp_path / 'submitted')!r}, 'w').close()")
-    night = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment)
-    task = night.get_task("optimize_tables")
-    instance = FakeTaskInstance(pushed={})
-    asked: list[dict[str, Any]] = []
-
-    def pull(**what: Any) -> Any:
-        asked.append(what)
-        return left
-
-    instance.xcom_pull = pull  # type: ignore[attr-defined]
-    task.only_if = Environment().from_string(task.only_if).render(ti=instance)
-    task.values = {}
-    task.execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
-
-    assert (tmp_path / "submitted").exists() == needed
-    assert asked[0] == {"task_ids": "compact_tables", "key": "results"}
 
 
+@pytest.mark.usefixtures("local_spark")
+@pytest.mark.parametrize("engine", ["auto", "process"])
 @pytest.mark.parametrize(
     ("look", "needed"),
     [
         ('print(\'[{"table": "a", "spark_work_count": 0}]\')', False),
         ('print(\'[{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 1}]\')', True),
+        ('print(\'[{"table": "a", "spark_work_count": 0}, {"omitted": 40}]\')', True),
         ('print(\'[{"table": "a", "spark_work_count": 0}]\')\nraise SystemExit(3)', True),
         ("print('nothing is known')", True),
     ],
 )
-def test_a_job_tried_without_spark_is_submitted_if_work_remains_or_the_try_fails(
-    project: Path, connect: Any, spark_submit: Any, look: str, needed: bool
+def test_a_job_is_submitted_if_the_process_before_it_leaves_work_or_fails(
+    project: Path, spark_submit: Any, look: str, needed: bool, engine: str
 ) -> None:
-    connect("local[2]")
     submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
-    task = job(project, operation=get_operation("rebuild_gold"), try_without_spark="True")
-    asked = submitted.with_name("asked.json")
-    task.application = str(submitted.with_name("look.py"))
-    Path(task.application).write_text(f"import json, sys\njson.dump(sys.argv[1:], open({str(asked)!r}, 'w'))\n{look}\n")
+    task = looking_job(project, submitted, look, operation="rebuild_gold", engine=engine)
 
-    task.execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+    task.execute({"params": {}, "ti": instance})
 
     assert submitted.exists() == needed
-    assert json.loads(asked.read_text()) == ["--pipeline", "games", "--no-spark"]
-    assert needed or instance.pushed == {"results": [{"table": "a", "spark_work_count": 0}]}
+    assert json.loads(submitted.with_name("asked.json").read_text()) == ["--pipeline", "games", "--no-spark"]
+    done_by = instance.pushed["engine"]
+    assert done_by.startswith("spark-submit on local[2]" if needed else "a process without Spark")
+    assert needed or instance.pushed["results"] == [{"table": "a", "spark_work_count": 0}]
 
 
-def test_gold_is_tried_without_spark_at_night_and_on_schedule(project: Path) -> None:
+@pytest.mark.usefixtures("local_spark")
+@pytest.mark.parametrize(
+    ("engine", "dry_run", "asked"),
+    [
+        ("spark", False, None),
+        ("auto", False, ["--pipeline", "games", "--no-dry-run", "--no-spark", "--dry-run"]),
+        ("process", False, ["--pipeline", "games", "--no-dry-run", "--no-spark"]),
+        ("spark", True, ["--pipeline", "games", "--dry-run", "--no-spark"]),
+    ],
+)
+def test_auto_looks_without_changes_process_does_its_part_and_a_dry_run_needs_no_job(
+    project: Path, spark_submit: Any, engine: str, dry_run: bool, asked: list[str] | None
+) -> None:
+    submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
+    left = 'print(\'[{"table": "a", "spark_work_count": 2}]\')'
+    task = looking_job(project, submitted, left, operation="vacuum_tables", engine=engine, values={"dry_run": dry_run})
+
+    task.execute({"params": {}, "ti": instance})
+
+    record = submitted.with_name("asked.json")
+    # A default is not passed; the dry run is the default.
+    expected = None if asked is None else [word for word in asked if not (dry_run and word == "--dry-run")]
+    assert (json.loads(record.read_text()) if record.exists() else None) == expected
+    assert submitted.exists() == (not dry_run)
+
+
+def test_gold_looks_first_on_schedule_and_the_night_does_its_work_where_it_is_declared(project: Path) -> None:
     from jinja2 import Environment
 
     spec, environment = load_catalog().pipelines["games"], load_catalog().environment
-    by_day = gold_dag(spec, environment).get_task("rebuild_gold").try_without_spark
+    by_day = gold_dag(spec, environment).get_task("rebuild_gold").engine
 
-    def looks(run_type: str) -> str:
-        return Environment().from_string(by_day).render(dag_run=SimpleNamespace(run_type=run_type))
+    def rendered(template: str, **values: Any) -> str:
+        return Environment().from_string(template).render(**values)
 
-    assert maintenance_dag(spec, environment).get_task("rebuild_gold").try_without_spark == "True"
-    assert (looks("scheduled"), looks("manual"), looks("backfill")) == ("True", "False", "False")
+    def night(declared: str, **params: Any) -> set[str]:
+        chosen = spec.model_copy(update={"maintenance_on": declared})
+        dag = maintenance_dag(chosen, environment)
+        values = {"maintenance_on": None, "steps": None} | params
+        return {
+            rendered(dag.get_task(name).engine, params=values)
+            for name in ("optimize_tables", "vacuum_tables", "rebuild_gold")
+        }
+
+    run_types = ("scheduled", "manual", "backfill")
+    looks = [rendered(by_day, dag_run=SimpleNamespace(run_type=run_type)) for run_type in run_types]
+    assert looks == ["auto", "spark", "spark"]
+    assert [night(declared) for declared in ("spark", "auto", "process")] == [{"spark"}, {"auto"}, {"process"}]
+    assert night("spark", steps=["vacuum_tables"]) == {"auto"}
+    assert night("process", maintenance_on="spark") == {"spark"}
 
 
 def test_schedules_can_be_disabled_in_all_dags(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,9 +377,10 @@ def test_schedules_can_be_disabled_in_all_dags(project: Path, monkeypatch: pytes
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 
-    assert option_arguments(vacuum, {"tables": None, "dry_run": True}) == []
+    assert option_arguments(vacuum, {"tables": None, "dry_run": True}) == ["--spark"]
     assert option_arguments(vacuum, {"tables": ["events"], "dry_run": False}) == [
         "--tables=events",
+        "--spark",
         "--no-dry-run",
     ]
 
@@ -396,7 +416,7 @@ def test_only_web_addresses_of_the_spark_ui_are_stored(project: Path, connect: A
 
     job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
 
-    assert instance.pushed == {"spark_ui": "http://driver.example:4040"}
+    assert instance.pushed["spark_ui"] == "http://driver.example:4040"
 
 
 def test_maintenance_has_a_higher_niceness_than_streams(
@@ -408,14 +428,19 @@ def test_maintenance_has_a_higher_niceness_than_streams(
     night = maintenance_dag(spec, environment)
 
     def niceness(task: Any) -> int:
+        task.engine = "spark"
         task.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})
         return int((tmp_path / "niceness").read_text())
 
     here = os.nice(0)
     assert niceness(stream_dag(spec, environment).get_task("ingest")) == here
-    night.get_task("optimize_tables").values = {}  # templates of a run
+    night.get_task("optimize_tables").values = {"dry_run": False}  # templates of a run
     assert niceness(night.get_task("optimize_tables")) == min(19, here + MAINTENANCE_NICENESS)
-    assert night.get_task("vacuum_tables")._niceness == MAINTENANCE_NICENESS
+    assert night.get_task("remove_orphans")._niceness == MAINTENANCE_NICENESS
+
+
+def instance_context() -> Any:
+    return {"params": {}, "ti": FakeTaskInstance(pushed={})}
 
 
 def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +452,7 @@ def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monke
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     with pytest.raises(DeltaworksError) as caught:
-        ProcessOperator(task_id="relay", module="some_relay").execute({})  # type: ignore[typeddict-item]
+        ProcessOperator(task_id="relay", module="some_relay").execute(instance_context())
 
     assert (caught.value.condition, caught.value.retryable) == ("LEASE_HELD", True)
 
@@ -437,12 +462,12 @@ def test_a_process_without_an_error_line_is_retried(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     with pytest.raises(TransientError, match="exit code 3"):
-        ProcessOperator(task_id="relay", module="silent").execute({})  # type: ignore[typeddict-item]
+        ProcessOperator(task_id="relay", module="silent").execute(instance_context())
 
 
 RUNNER = """
 import sys
-from deltaworks.airflow.scheduled_dags import maintenance_dag
+from deltaworks.airflow.maintenance_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
@@ -455,7 +480,11 @@ else:
     operator = SparkJobOperator(
         task_id="t", job="rebuild_gold", pipeline="games", environment=environment, share=share
     )
-operator.execute({"params": {}, "ti": None})
+class Instance:
+    def xcom_push(self, **_):
+        pass
+
+operator.execute({"params": {}, "ti": Instance()})
 """
 
 SLEEPER = "import os, time\nopen(os.environ['PID_FILE'], 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"

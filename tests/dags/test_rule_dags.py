@@ -36,6 +36,7 @@ def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None
     (task,) = dag.tasks
     assert (task.task_id, task.module, task.pool) == ("evaluate", "deltaworks.rules", "relays")
     assert "`few` of games" in (dag.doc_md or "")
+    assert "(/deltaworks/dag/deltaworks__rules)" in (dag.doc_md or "")
     assert {"rules", "games", "continuous"} <= set(dag.tags)
 
 

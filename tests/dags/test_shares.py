@@ -41,14 +41,14 @@ def dags(catalog: Catalog) -> dict[str, Any]:
 
 
 def build_dags(catalog: Catalog) -> Iterator[Any]:
-    from deltaworks.airflow import continuous_dags, scheduled_dags
+    from deltaworks.airflow import continuous_dags, maintenance_dags, scheduled_dags
     from deltaworks.airflow.operation_dags import triggered_dag
     from deltaworks.operations.dag_forms import pipeline_forms, relay_forms
 
     environment = catalog.environment
     for spec in catalog.pipelines.values():
         yield continuous_dags.stream_dag(spec, environment)
-        yield scheduled_dags.maintenance_dag(spec, environment)
+        yield maintenance_dags.maintenance_dag(spec, environment)
         if spec.gold.tables:
             yield scheduled_dags.gold_dag(spec, environment)
         if spec.mutations is not None:
@@ -65,7 +65,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     kind = dag_id.rpartition("__")[2]
     if kind == "stream":
         return "stream"
-    name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
+    name = {"record_night": "snapshot_health"}.get(task_id, task_id)
     return (OPERATIONS[name] if name in OPERATIONS else form_by_kind(kind).operations[0]).job_class
 
 

@@ -65,8 +65,8 @@ If it is rejected or not answered, nothing is done.
 #: The option of scheduled runs that do the waiting work; manual runs follow their form, whose default is a dry run.
 DRY_RUN_IF_MANUAL = f"{{{{ params.{DRY_RUN} if dag_run.run_type == 'manual' else False }}}}"
 
-#: Operations that first run as a process without Spark. A Spark job is submitted only if work remains.
-_TRIED_WITHOUT_SPARK = frozenset({"reprocess"})
+#: Operations that run as a process without Spark unless their DAG says otherwise. A Spark job does what remains.
+_RUN_AS_PROCESS_FIRST = frozenset({"reprocess"})
 
 
 def operation_task(
@@ -75,7 +75,6 @@ def operation_task(
     environment: EnvironmentSpec,
     *,
     task_id: str = "",
-    as_process: bool = False,
     values: Mapping[str, Any] | None = None,
     form: DagForm | None = None,
     selected_if: str = "",
@@ -84,7 +83,6 @@ def operation_task(
     """Returns the task that runs an operation: a spark-submit job, or a process if the operation needs no Spark.
 
     Args:
-        as_process: runs a process although the operation may need Spark, for the work that needs none.
         values: options the DAG fixes; texts may be templates.
         form: the form of the DAG, from which the other options are read.
         selected_if: a template that renders to `False` in runs that skip the task; by default where the form selects
@@ -101,7 +99,7 @@ def operation_task(
     share = environment.shares.of(operation.job_class)
     if operation.runs_immediately:
         settings = _immediate_settings() | settings
-    if operation.needs_spark and not as_process:
+    if operation.needs_spark:
         return SparkJobOperator(
             task_id=task_id or name,
             job=name,
@@ -109,7 +107,11 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{"try_without_spark": str(operation.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
+            **{
+                "engine": "process" if operation.name in _RUN_AS_PROCESS_FIRST else "spark",
+                **job_settings(share),
+                **settings,
+            },
         )
     return ProcessOperator(
         task_id=task_id or name,
@@ -139,21 +141,17 @@ def selection_template(operation: Operation, form: DagForm | None) -> str:
 def rebuild_gold_task(
     spec: PipelineSpec,
     environment: EnvironmentSpec,
-    *,
-    try_without_spark: str = "False",
     **settings: Any,
 ) -> BaseOperator:
     """Returns the task that rebuilds gold tables. On success it updates their assets.
 
     Args:
-        try_without_spark: a template. If it renders to True, the task first checks for changes without starting a JVM.
         settings: further arguments of `operation_task`.
     """
     return operation_task(
         "rebuild_gold",
         spec.pipeline,
         environment,
-        try_without_spark=try_without_spark,
         **settings,
         inlets=_gold_inlets(spec, environment),
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],

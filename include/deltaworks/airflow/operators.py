@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -23,9 +24,9 @@ from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_enviro
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.base import OPERATIONS_MODULE, RESULTS_KEY, Operation
-from deltaworks.operations.dag_forms import DagForm
-from deltaworks.operations.options import read_options, to_arguments
+from deltaworks.operations.base import ENGINE_OPTION, OPERATIONS_MODULE, RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import DRY_RUN, DagForm
+from deltaworks.operations.options import Options, read_options, to_arguments
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.share_conf import Launch, launch_settings, master_kind
@@ -92,6 +93,9 @@ def spark_pod_settings(
 
 
 SPARK_UI_XCOM = "spark_ui"
+#: Keys of the XComs with what did a task's work and why, and with its error.
+ENGINE_KEY = "engine"
+ERROR_KEY = "error"
 
 
 class _OperationTask:
@@ -111,6 +115,11 @@ class _OperationTask:
         if self.selected_if.strip() == "False":
             raise AirflowSkipException("The form of this run selects other operations.")
 
+    def report_engine(self, context: Context, engine: str) -> None:
+        """Says in the log and to the run's record what does the work of this task, and why."""
+        log.info("Done by %s", engine)
+        context["ti"].xcom_push(key=ENGINE_KEY, value=engine)
+
     def chosen_operation(self, context: Context) -> Operation | None:
         """Returns the task's operation; if it has only a form, the operation that the form selects.
 
@@ -127,11 +136,26 @@ class _OperationTask:
         Raises:
             ConfigError: OPTION_INVALID.
         """
+        options = self.chosen_options(context)
+        return [] if options is None else to_arguments(options)
+
+    def chosen_options(self, context: Context) -> Options | None:
+        """Returns the operation's options: of the form, overridden by what the DAG fixes. None without an operation."""
         operation = self.chosen_operation(context)
         if operation is None:
-            return []
+            return None
         chosen = {} if self.form is None else self.form.option_values(operation, context.get("params") or {})
-        return to_arguments(read_options(operation.options_model(), chosen | dict(self.values)))
+        return read_options(operation.options_model(), chosen | dict(self.values))
+
+
+@contextmanager
+def reported_error(context: Context) -> Iterator[None]:
+    """Leaves the error of a task to the run's record, where it says what failed."""
+    try:
+        yield
+    except Exception as error:
+        context["ti"].xcom_push(key=ERROR_KEY, value=str(error).splitlines()[0][:1000] if str(error) else repr(error))
+        raise
 
 
 class SparkJobHook(SparkSubmitHook):
@@ -177,9 +201,11 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         values: options the DAG fixes; texts may be templates. They override the form.
         form: the form of the run's params, from which options are read; None if the DAG fixes all.
         selected_if: a template; where it renders to `False` the task is skipped, as the form selects other operations.
-        only_if: a template; where it renders to `False` no job is submitted, and the task succeeds.
-        try_without_spark: a template; where it renders to `True` the operation first runs as a process without Spark
-            (option `spark` off), and is submitted only if the results leave work for Spark (`spark_work_count`).
+        engine: a template for what does the work of an operation with an option `spark`:
+            - `spark`: the submitted job;
+            - `auto`: the submitted job, unless a process without Spark, which changes nothing, finds no work;
+            - `process`: a process without Spark (option off); a job is submitted only if its results leave work for
+              Spark (`spark_work_count`).
         share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
@@ -191,8 +217,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         *SparkSubmitOperator.template_fields,
         "values",
         "selected_if",
-        "only_if",
-        "try_without_spark",
+        "engine",
     )
 
     def __init__(
@@ -210,8 +235,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         selected_if: str = "True",
-        only_if: str = "True",
-        try_without_spark: str = "False",
+        engine: str = "spark",
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -229,21 +253,21 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         self.values = dict(values or {})
         self.form = form
         self.selected_if = selected_if
-        self.only_if = only_if
-        self.try_without_spark = try_without_spark
+        self.engine = engine
         self.share = share
         self._launch: Launch | None = None
+        self._why = ""
 
     def execute(self, context: Context) -> None:
         """Submits the job and waits until it ends."""
         self.skip_unless_selected()
         set_job_environment(self._environment, context)
-        if self.only_if.strip() == "False" or self._completes_without_spark(context):
-            self.log.info("No work is left for Spark: no job is submitted.")
+        if self._completes_without_spark(context):
             return
         connection = self._spark_connection()
         self._configure_tracking(connection)
         master = _master_of(connection)
+        self.report_engine(context, f"spark-submit on {master} ({self._why or 'engine spark'})")
         check_master(self._environment, master)
         self._launch = launch_settings(self.share, master, self._environment)
         pods = spark_pod_settings(self._environment, connection, master, self.pipeline)
@@ -257,20 +281,25 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results),
         )
         self._hook = hook
-        super().execute(context)
+        with reported_error(context):
+            super().execute(context)
 
     def _completes_without_spark(self, context: Context) -> bool:
-        """Runs the operation without Spark; returns True if no work remains.
+        """Runs the operation without Spark if engine or options say so; returns True if no work remains.
 
-        On failure returns False, so that the Spark job runs and reports the error.
+        A dry run needs no Spark where the operation has an option without it. On failure returns False, so that the
+        Spark job runs and reports the error.
         """
-        if self.try_without_spark.strip() != "True":
+        engine, options = self.engine.strip(), self.chosen_options(context)
+        is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))
+        if options is None or (engine == "spark" and not is_dry_run):
             return False
-        command = [sys.executable, self.application, *(self.application_args or ()), *self.option_arguments(context)]
+        look = ["--dry-run"] if engine == "auto" and hasattr(options, DRY_RUN) else []
+        command = [sys.executable, self.application, *(self.application_args or ()), *to_arguments(options)]
         results: list[Any] = []
         output = JobOutput(on_results=results.extend)
         completed = subprocess.run(
-            [*command, "--no-spark"],
+            [*command, f"--no-{ENGINE_OPTION}", *look],
             capture_output=True,
             text=True,
             errors="backslashreplace",
@@ -280,9 +309,16 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         )
         for line in completed.stdout.splitlines():
             output.parse_line(line)
-        if completed.returncode != 0 or not results or any(result.get("spark_work_count", 1) for result in results):
+        if completed.returncode != 0:
+            self._why = f"the process without Spark ended with exit code {completed.returncode}"
             return False
-        self.log.info(completed.stdout)
+        left = sum(int(result.get("spark_work_count", 1)) for result in results) if results else 1
+        if left and not is_dry_run:
+            self._why = f"engine {engine}: {left:,} units of work are left for Spark"
+            return False
+        what = "a dry run" if is_dry_run else "nothing to do" if look else "nothing left for Spark"
+        self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
+        self.log.info("%s", completed.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)
         return True
 
@@ -416,6 +452,8 @@ class ProcessOperator(_OperationTask, BaseOperator):
         program = ["-m", *self.module_arguments(context)]
         command = [sys.executable, *program, *self.arguments, *self.option_arguments(context)]
         self.log.info("Running %s", " ".join(command))
+        if self.operation is not None:
+            self.report_engine(context, "a process without Spark")
         output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results))
         self._process = subprocess.Popen(
             command,
@@ -431,9 +469,10 @@ class ProcessOperator(_OperationTask, BaseOperator):
         code = self._process.wait()
         if code == 0:
             return
-        raise output.error or TransientError(
-            "PROCESS_FAILED", f"python {' '.join(program)} ended with exit code {code} without an error line."
-        )
+        with reported_error(context):
+            raise output.error or TransientError(
+                "PROCESS_FAILED", f"python {' '.join(program)} ended with exit code {code} without an error line."
+            )
 
     def on_kill(self) -> None:
         """Ends the process."""

@@ -30,9 +30,10 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import is_step_committed
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, row_count, state_at
-from deltaworks.tables.replace_where import FileEffect, Replacement, is_step_committed, replace_rows
+from deltaworks.tables.rewrite import FileEffect, Replacement, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
 if TYPE_CHECKING:

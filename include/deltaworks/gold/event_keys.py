@@ -33,7 +33,7 @@ from deltaworks.gold.file_scan import AddedFile, FileScan, added_files, has_plai
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.specs.gold import DedupeSpec
 from deltaworks.tables.arrow_types import rows_as_declared
-from deltaworks.tables.files import read_parquet_file
+from deltaworks.tables.files import open_data_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import is_absolute_path
 
@@ -310,11 +310,10 @@ class _KeyReader:
         if is_absolute_path(file.path):
             raise _NeedsSparkError
         path = f"{self.root}/{unquote(file.path)}"
-        if file.size <= _SINGLE_REQUEST_BYTES:
-            rows = self._read_columns(read_parquet_file(self._lake.filesystem, path))
-        else:
-            with self._lake.filesystem.open_input_file(path) as source:
-                rows = self._read_columns(pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True))
+        with open_data_file(
+            self._lake.filesystem, path, file.size, single_request_bytes=_SINGLE_REQUEST_BYTES
+        ) as source:
+            rows = self._read_columns(pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True))
         if rows.num_rows != file.rows:
             raise _NeedsSparkError
         return rows.filter(pc.is_valid(rows.column(self._key_column)))

@@ -49,7 +49,7 @@ from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, commit_history, row_count, state_at
-from deltaworks.tables.replace_where import FileEffect, Replacement, ReplaceOutcome, replace_rows
+from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.steps import gold_build_step
 

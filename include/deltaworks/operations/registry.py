@@ -57,6 +57,7 @@ _OPERATIONS = (
         command="vacuum",
         summary="Delete files that no version within the retention needs.",
         run="deltaworks.operations.maintenance:vacuum",
+        needs_spark=True,
         destructive=True,
         unattended=True,
         approval=True,

@@ -20,6 +20,7 @@ from deltaworks.specs.base import (
     suggest_name,
 )
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.prices import PricesSpec
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
@@ -271,6 +272,13 @@ class EnvironmentSpec(Spec):
     messaging: AwsSpec
     spark: SparkSpec = SparkSpec.defaults()
     shares: ClusterShares = ClusterShares.defaults()
+    maintenance_on: MaintenanceEngine = Field(
+        default="spark",
+        description=(
+            "what does the work of nightly maintenance. spark: jobs that spark-submit runs; auto: looks first without "
+            "a JVM and submits a job where there is work; process: processes without Spark, jobs only for what needs it"
+        ),
+    )
     stream_groups: dict[Name, StreamGroupSpec] = Field(default_factory=dict)
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()

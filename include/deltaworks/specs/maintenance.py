@@ -12,6 +12,9 @@ from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Ed
 
 #: The retention that tables are created with by default.
 DEFAULT_RETENTION_HOURS = 168
+#: Which machine does the work of nightly maintenance. `spark`: submitted jobs. `auto`: looks first without a JVM, and
+#: submits a job where there is work. `process`: processes without Spark, and jobs only for what needs Spark.
+MaintenanceEngine = Literal["spark", "auto", "process"]
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 _RETENTION = Edit(

@@ -21,7 +21,7 @@ from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.gold import GoldSpec, ReferenceSpec, ViewSpec
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, latest_table
-from deltaworks.specs.maintenance import MaintenanceSpec
+from deltaworks.specs.maintenance import MaintenanceEngine, MaintenanceSpec
 from deltaworks.specs.models import ModelSpec, TrainingSpec
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.privacy import PRIVACY_CHANGE, PrivacySpec
@@ -231,6 +231,9 @@ class PipelineSections(Spec):
         default=TrainingSpec.defaults(), description="training schedule of the models"
     )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
+    maintenance_on: Annotated[MaintenanceEngine | None, IMMEDIATE] = Field(
+        default=None, description="overrides maintenance_on of the environment"
+    )
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     health: Annotated[HealthLimitsSpec, IMMEDIATE] = HealthLimitsSpec.defaults()
     stream_group: Annotated[Name | None, _STREAM_GROUP] = Field(

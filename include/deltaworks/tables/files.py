@@ -1,15 +1,16 @@
-"""Writes Parquet files of a Delta table, and builds their add actions with statistics."""
+"""Reads and writes Parquet files of a Delta table, and builds their add actions with statistics."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
@@ -25,6 +26,9 @@ from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statis
 #: Number of rows sampled to decide on dictionary encoding, and the minimum average repetitions of a value in the
 #: sample.
 _SAMPLED_ROWS, _MIN_REPETITIONS = 256, 4
+MAX_BATCH_ROWS: Final = 65_536
+#: Files up to this size are read with one request.
+_SINGLE_REQUEST_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +146,59 @@ def _dictionary_columns(body: pa.Table) -> list[str]:
     return names
 
 
-def read_parquet_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
-    """Reads a small Parquet file with one request; reading columns separately would take one request each.
+@contextlib.contextmanager
+def open_data_file(
+    filesystem: fs.FileSystem, path: str, size: int, *, single_request_bytes: int = _SINGLE_REQUEST_BYTES
+) -> Iterator[pa.NativeFile]:
+    """Opens a data file of this size. A small file is read with one request; its columns would take one request each.
+
+    Args:
+        single_request_bytes: maximum size of a small file.
 
     Raises:
-        OSError, ArrowInvalid: the file cannot be read.
+        OSError: the file cannot be read.
     """
-    with filesystem.open_input_stream(path) as source:
-        data = source.read()
-    return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+    with filesystem.open_input_file(path) as source:
+        yield source if size > single_request_bytes else pa.BufferReader(source.read_buffer())
+
+
+def parquet_batches(
+    source: Any,
+    *,
+    dictionary_encoded: bool = False,
+    columns: Sequence[str] | None = None,
+    batch_rows: int = MAX_BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of an open Parquet file in batches; top-level texts are dictionary-encoded if requested.
+
+    A dictionary is complete, including entries that no row uses.
+    """
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    if dictionary_encoded:
+        texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=texts)
+    for batch in file.iter_batches(batch_size=batch_rows, columns=None if columns is None else list(columns)):
+        yield _without_views(batch)
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Casts the string views that delta-rs writes, which pyarrow supports neither in filter nor in take."""
+    fields = [field.with_type(_without_view_type(field.type)) for field in batch.schema]
+    return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
+
+
+def _without_view_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_view_type(field.type)) for field in kind.fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_without_view_type(kind.key_type), _without_view_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_view_type(kind.value_type)))
+    return kind
 
 
 def partition_value_text(value: Any) -> str | None:

@@ -1,15 +1,15 @@
-"""Replaces a table's files by another set of its known files in one commit, without a JVM.
+"""Replaces a table's files by another set of files in one commit, without a JVM.
 
-Used to restore a table. Delta's RESTORE can only return to a version. Later rows that should survive would have to be
-appended again, and readers in between would miss them. One commit with all removes and adds avoids this, and streams
-that skip change commits neither lose nor duplicate rows. The commit has exactly the version after the one that was read
-(put-if-absent), so it never overwrites another writer's commit.
+Used to restore a table, and to rewrite files (`tables.rewrite`). Delta's RESTORE can only return to a version. Later
+rows that should survive would have to be appended again, and readers in between would miss them. One commit with all
+removes and adds avoids this, and streams that skip change commits neither lose nor duplicate rows. The commit has
+exactly the version after the one that was read (put-if-absent), so it never overwrites another writer's commit.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deltaworks.control.objects import ObjectStore
@@ -18,16 +18,31 @@ from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, row_count, state_at
+from deltaworks.tables.log import (
+    Action,
+    FileId,
+    TableState,
+    after_newer_commits,
+    parse_schema_string,
+    row_count,
+    state_at,
+)
 from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """Files that the table is to have, and its new table metadata if that changes too."""
+    """Files that the table is to have, and its new table metadata if that changes too.
+
+    Args:
+        metrics: operation metrics of the commit, with Delta's names.
+        user_metadata: replaces that of the commit.
+    """
 
     files: dict[FileId, Action]
     metadata: Action | None = None
+    metrics: Mapping[str, int] | None = None
+    user_metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +87,29 @@ class FilesCommit:
 
     The transaction versions of `fenced_app_ids` are incremented, so that writers that have read the table before cannot
     commit to it afterwards.
+
+    Args:
+        step: transaction of the commit, which is committed once; None if the target state makes it idempotent.
+        marks_change: a commit that only adds files also removes an empty one, so that Spark's streams see a change.
+        changes_rows: False if the added files have the rows of the removed ones. Features that only concern changes are
+            allowed then.
+        action: the commit in an infinitive, for errors.
     """
 
-    step: Step
-    user_metadata: str
+    step: Step | None
+    user_metadata: str = ""
     owner: Step | None = None
     fenced_app_ids: tuple[str, ...] = ()
     operation: str = "RESTORE"
     parameters: dict[str, str | None] = field(default_factory=dict)
+    marks_change: bool = True
+    changes_rows: bool = True
+    action: str = "restore it"
+
+
+def is_step_committed(state: TableState, step: Step) -> bool:
+    """Returns whether a table has this version of a step, or a later one."""
+    return state.transactions.get(step.app_id, -1) >= step.version
 
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
@@ -113,12 +143,15 @@ def commit_files(
     target: Callable[[TableState], TargetState],
     *,
     commit: FilesCommit,
+    expected: TableState | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> FilesCommitOutcome:
     """Commits the target state of the table at `key` as one step. Idempotent per step; safe with concurrent writers.
 
     Args:
-        target: returns the target state for the table's current state.
+        target: returns the target state for the table's current state. Called again after a conflict.
+        expected: the current state for the first attempt, if it has been read; it may lack files that stay. Newer
+            commits are applied to it after a conflict.
         before_commit: called before each attempt; raising ends it without a commit.
 
     Raises:
@@ -126,17 +159,24 @@ def commit_files(
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: RESTORE_UNSUPPORTED, and see `state_at`.
     """
+    state = expected
 
     def attempt(number: int) -> FilesCommitOutcome | None:
-        current = state_at(lake, objects, key)
-        check_supported(current)
+        nonlocal state
+        if state is None:
+            state = state_at(lake, objects, key)
+        elif number > 1:
+            state = after_newer_commits(lake, state)
+        current = state
         _check_owner_epoch(current, commit.owner)
-        if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
+        if commit.step is not None and is_step_committed(current, commit.step):
             return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=number)
         target_state = target(current)
+        if commit.changes_rows:
+            check_supported(current)
         before_commit()
         actions = _actions(current, target_state, commit)
-        if _only_adds(actions):
+        if commit.marks_change and _only_adds(actions):
             actions.append(_remove_of_empty_file(lake, key, current, actions))
         if not write_commit(objects, key, current.version + 1, actions):
             return None
@@ -145,28 +185,34 @@ def commit_files(
             version=current.version + 1, newly_committed=True, attempts=number, difference=difference
         )
 
-    return guarded_commit(key, attempt, action="restore it")
+    return guarded_commit(key, attempt, action=commit.action)
 
 
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
     now = int(time.time() * 1000)
     fence_steps = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.fenced_app_ids]
-    steps = [commit.step, *([commit.owner] if commit.owner else []), *fence_steps]
+    steps = [*filter(None, (commit.step, commit.owner)), *fence_steps]
     actions = [
         commit_info(
             commit.operation,
-            user_metadata=commit.user_metadata,
+            user_metadata=target.user_metadata or commit.user_metadata,
             at_ms=now,
             read_version=current.version,
             parameters=commit.parameters,
+            metrics=target.metrics,
+            changes_rows=commit.changes_rows,
         ),
         *(txn_action(step, now) for step in steps),
     ]
     if target.metadata is not None and target.metadata != current.metadata:
         actions.append({"metaData": target.metadata})
-    actions += [remove_action(added, now) for name, added in current.files.items() if name not in target.files]
+    actions += [
+        remove_action(added, now, data_change=commit.changes_rows)
+        for name, added in current.files.items()
+        if name not in target.files
+    ]
     added_back = [added for name, added in target.files.items() if name not in current.files]
-    return [*actions, *({"add": {**added, "dataChange": True}} for added in added_back)]
+    return [*actions, *({"add": {**added, "dataChange": commit.changes_rows}} for added in added_back)]
 
 
 def _only_adds(actions: Sequence[Action]) -> bool:

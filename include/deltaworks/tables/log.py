@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -260,6 +260,17 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
     for _, actions in replayed_actions(lake, key, log, target, base, columns=_ACTION_KINDS):
         state.apply(actions or ())
     return state
+
+
+def after_newer_commits(lake: Lake, state: TableState) -> TableState:
+    """Returns the newest state of the table of `state`. Reads only the commits after it."""
+    newest = replace(state, transactions=dict(state.transactions), files=dict(state.files))
+    while True:
+        ((version, actions),) = read_commits(lake, state.key, [newest.version + 1])
+        if actions is None:
+            return newest
+        newest.apply(actions)
+        newest.version = version
 
 
 def replayed_actions(

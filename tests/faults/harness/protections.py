@@ -93,9 +93,9 @@ def _small_merges() -> None:
 
 def _replacement_steps() -> None:
     """Replacements of rows are committed without a look-up whether their step has already landed."""
-    from deltaworks.tables import replace_where
+    from deltaworks.tables import files_commit
 
-    _replace(replace_where, "is_step_committed", lambda state, step: False)
+    _replace(files_commit, "is_step_committed", lambda state, step: False)
 
 
 def _put_read_back() -> None:
@@ -268,10 +268,10 @@ def _deaths() -> None:
 def _gold_number() -> None:
     """A build of gold lands even if another build has landed since it was planned."""
     from deltaworks.gold import table_build
-    from deltaworks.tables import replace_where
+    from deltaworks.tables import files_commit
 
     _replace(table_build, "_idempotence_options", lambda _: {})
-    _replace(replace_where, "is_step_committed", lambda *_: False)
+    _replace(files_commit, "is_step_committed", lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from deltaworks.gold.input_views import BUILT_FROM, InputViews, pin_inputs, view
 from deltaworks.gold.parts import Part
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
-from deltaworks.tables import replace_where
+from deltaworks.tables import files_commit
 from deltaworks.tables.log import commit_history, read_commits
 from tests.spark.gold.traffic_data import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
 
@@ -111,7 +111,7 @@ def test_a_build_planned_before_another_commit_fails(
     traffic.build(MINUTES)
     newer = traffic.answer(MINUTES)
     if not numbered:
-        monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
+        monkeypatch.setattr(files_commit, "is_step_committed", lambda state, step: False)
 
     spec = traffic.catalog.pipeline("traffic")
     with InputViews(spark, traffic.lake, slow.inputs, spec.gold.dedupe) as views:

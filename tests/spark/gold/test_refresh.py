@@ -19,7 +19,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
 from deltaworks.privacy.erasure.purge_table import TablePurger
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.tables import replace_where
+from deltaworks.tables import files_commit, rewrite
 from deltaworks.tables.commit import Step
 from tests.spark.gold.shop_data import SHOP, event
 from tests.waiting import eventually
@@ -182,8 +182,8 @@ def test_a_build_planned_before_the_swap_never_changes_the_new_table(
     rebuild_gold(session, shop.catalog, "shop", tables=[table])
     monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
     if not guarded:
-        monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
-        monkeypatch.setattr(replace_where, "_has_changed_metadata", lambda state, expected: False)
+        monkeypatch.setattr(files_commit, "is_step_committed", lambda state, step: False)
+        monkeypatch.setattr(rewrite, "has_changed_metadata", lambda state, expected: False)
 
     def build() -> None:
         try:

@@ -18,10 +18,10 @@ from deltaworks.gold.file_scan import FileScan, file_paths
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
 from deltaworks.gold.table_build import write_small_answer
 from deltaworks.specs.gold import GoldTableSpec
-from deltaworks.tables import replace_where
+from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import read_commits, row_count, state_at
-from deltaworks.tables.replace_where import ReplaceOutcome
+from deltaworks.tables.rewrite import ReplaceOutcome
 from deltaworks.testing import append_rows, local_lake
 
 KEY, DATES = "gold/minutes", [dt.date(2026, 3, 1), dt.date(2026, 3, 2)]
@@ -159,7 +159,7 @@ def test_concurrent_commits_stay_and_a_build_with_the_same_number_fails(
     assert minutes.rows() == newest
 
     # Without the number an older answer overwrites a newer one.
-    monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
+    monkeypatch.setattr(files_commit, "is_step_committed", lambda state, step: False)
     minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
     assert minutes.rows() != newest
 

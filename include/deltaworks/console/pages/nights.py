@@ -75,7 +75,7 @@ _SORT_KEYS = {
     "freed": lambda row: row.freed_bytes,
 }
 #: Tasks that rewrite files, and tasks that delete unused files.
-OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
+OPTIMIZE_TASKS = ("optimize_tables",)
 _DELETE_TASKS = ("vacuum_tables", "remove_orphans", "compact_control_tables", "expire_quarantine", "purge_deleted")
 
 

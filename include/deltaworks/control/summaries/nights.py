@@ -15,7 +15,7 @@ MAX_RESULTS = 100
 
 
 class NightResult(SummaryPart):
-    """Result of a task for one subject, usually a table. `dry_run`: it was only counted."""
+    """Result of a task for one subject, usually a table. `dry_run`: it was only counted. `engine`: what did it."""
 
     subject: str
     files: int = 0
@@ -27,6 +27,7 @@ class NightResult(SummaryPart):
     dry_run: bool = False
     error: str = ""
     reason: str = ""
+    engine: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -35,7 +36,10 @@ class NightResult(SummaryPart):
 
 
 class NightTask(SummaryPart):
-    """One task of a maintenance run. `files`, `rows` and `bytes` are totals; `omitted` results are not listed."""
+    """One task of a maintenance run. `files`, `rows` and `bytes` are totals; `omitted` results are not listed.
+
+    `engine`: which machine did the work and why; `error`: of a failed task.
+    """
 
     task: str
     state: str
@@ -43,6 +47,8 @@ class NightTask(SummaryPart):
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    engine: str = ""
+    error: str = ""
     results: tuple[NightResult, ...] = ()
     omitted: int = 0
 

@@ -9,10 +9,12 @@ commit: a remaining token, or an unexpected row count, aborts the purge without 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
@@ -20,14 +22,23 @@ from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.control.records.erasure import PurgedTable
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.privacy.erasure.table_files import TableFiles
 from deltaworks.privacy.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.privacy.tokens.envelope_encryption import random_token
-from deltaworks.tables.commit import Step, guarded_commit
-from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
+from deltaworks.tables.commit import Step
+from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
-from deltaworks.tables.log_writer import write_due_checkpoint
+from deltaworks.tables.log import (
+    Action,
+    FileId,
+    TableState,
+    commit_history,
+    file_id,
+    is_absolute_path,
+    read_commits,
+    state_at,
+)
+from deltaworks.tables.rewrite import DataFiles, Rewrite, commit_rewrite
 
 
 @dataclass(slots=True)
@@ -163,7 +174,7 @@ class TablePurger:
         if state is None and self._lake.open(self._key) is None:
             return TableSurvey(version=-1, rows=0)
         state = state or state_at(self._lake, self._objects, self._key)
-        files = TableFiles(self._lake, state)
+        files = DataFiles(self._lake, state)
         partition = next(iter(state.metadata.get("partitionColumns") or ()), "")
         by_file: dict[FileId, int] = {}
         by_request: Counter[str] = Counter()
@@ -196,8 +207,8 @@ class TablePurger:
     ) -> PurgedTable:
         """Purges rows in one commit. Idempotent per step. Commits nothing if no row matches.
 
-        Call it under the table's write turn. Rows of concurrent appends are purged too, but a concurrent merge would
-        require a new attempt.
+        Call it under the table's write turn. Rows of concurrent appends are purged too; after a concurrent commit, only
+        files that it added are read and rewritten.
 
         Args:
             mode: `identity` keeps the rows and replaces their tokens by random ones, which are recorded nowhere.
@@ -207,23 +218,47 @@ class TablePurger:
             ContractError: ERASURE_MISCOUNTED, RESTORE_UNSUPPORTED, and errors of `survey`.
             ConcurrencyError: COMMIT_CONTENDED.
         """
+        survey = TableSurvey(version=-1, rows=0)
         if self._lake.open(self._key) is None:
-            return self._untouched(TableSurvey(version=-1, rows=0))
+            return self._untouched(survey)
+        new_files: dict[FileId, list[WrittenFile]] = {}
+        purge: PurgedTable | None = None
 
-        def attempt(_: int) -> PurgedTable | None:
-            state = state_at(self._lake, self._objects, self._key)
-            if state.transactions.get(step.app_id, -1) >= step.version:
-                return self._committed_purge(state, step)
+        def rewrite(state: TableState, files: DataFiles) -> Rewrite | None:
+            nonlocal survey, purge
             survey = self.survey(state)
             if not survey.by_file:
-                return self._untouched(survey)
-            return self._rewrite_and_commit(state, survey, step, mode, before_commit)
+                return None
+            for name, hits in survey.by_file.items():
+                if name not in new_files:
+                    new_files[name] = self._rewrite_file(files, state.files[name], hits, mode)
+            added = [file for name in survey.by_file for file in new_files[name]]
+            purge = self._purge_record(survey, added, mode)
+            return Rewrite(
+                removed=[state.files[name] for name in survey.by_file],
+                added=added,
+                user_metadata=self._user_metadata(step, purge),
+            )
 
-        return guarded_commit(self._key, attempt, action="purge an erased person's rows from it")
+        # A generic predicate: the real one would write the erased tokens to the log.
+        commit = FilesCommit(
+            step=step,
+            operation="DELETE",
+            parameters={"predicate": '["erased"]'},
+            action="purge an erased person's rows from it",
+        )
+        outcome = commit_rewrite(
+            self._lake, self._objects, self._key, rewrite, commit=commit, before_commit=before_commit
+        )
+        if outcome is None:
+            return self._untouched(survey)
+        if not outcome.newly_committed or purge is None:
+            return self._committed_purge(outcome.version, step)
+        return self._recount(purge, outcome.version)
 
-    def _count_file(self, files: TableFiles, added: Action) -> FileCount:
+    def _count_file(self, files: DataFiles, added: Action) -> FileCount:
         counted = FileCount()
-        for batch, alive in files.read_with_deleted(added, dictionary_encoded=True):
+        for batch, alive in self._read(files, added, dictionary_encoded=True):
             mask = self._search.matching_rows(batch)
             hits = mask if alive is None else mask & alive
             counted.rows += batch.num_rows if alive is None else int(alive.sum())
@@ -237,51 +272,48 @@ class TablePurger:
                     self._record_sequence_numbers(matching, counted.sequence_numbers)
         return counted
 
-    def _rewrite_and_commit(
-        self, state: TableState, survey: TableSurvey, step: Step, mode: Mode, before_commit: Callable[[], None]
-    ) -> PurgedTable | None:
-        """Rewrites the files and commits. Returns None if a concurrent commit removed one of the files."""
-        files = TableFiles(self._lake, state)
-        written: dict[FileId, Action] = {}
-        try:
-            for name in survey.by_file:
-                for added in self._rewrite_file(files, state.files[name], survey.by_file[name], mode):
-                    written[added["path"], ""] = added
-            purge = self._purge_record(state, survey, written, mode)
-            outcome = commit_files(
-                self._lake,
-                self._objects,
-                self._key,
-                lambda current: _target_state(current, state, survey, written),
-                commit=self._commit(step, purge),
-                before_commit=before_commit,
-            )
-        except _FileReplacedError:
-            files.discard(written.values())
-            return None
-        write_due_checkpoint(self._lake, self._key, outcome.version, configuration=state.configuration)
-        return self._recount(purge, outcome.version)
+    def _read(
+        self, files: DataFiles, added: Action, *, dictionary_encoded: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
+        """Reads a file; see `DataFiles.read_with_deleted`.
 
-    def _rewrite_file(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
+        Raises:
+            ContractError: ERASURE_FILE_SHARED, it belongs to another table; ERASURE_FILE_DAMAGED.
+        """
+        if is_absolute_path(added["path"]):
+            raise ContractError(
+                "ERASURE_FILE_SHARED",
+                f"{self._key} has a file with an absolute path, which belongs to another table too.",
+            )
+        try:
+            yield from files.read_with_deleted(added, dictionary_encoded=dictionary_encoded)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise ContractError(
+                "ERASURE_FILE_DAMAGED",
+                f"{self._key}/{added['path']} cannot be read, so the owners of its rows are unknown: {error}"[:400]
+                + ".",
+            ) from error
+
+    def _rewrite_file(self, files: DataFiles, added: Action, hits: int, mode: Mode) -> list[WrittenFile]:
         before = 0
 
         def parts() -> Iterator[pa.RecordBatch]:
             nonlocal before
-            for batch in files.read(added):
-                before += batch.num_rows
-                mask = self._search.matching_rows(batch)
-                yield batch.filter(pa.array(~mask))
+            for batch, alive in self._read(files, added):
+                rows = batch if alive is None else batch.filter(pa.array(alive))
+                before += rows.num_rows
+                mask = self._search.matching_rows(rows)
+                yield rows.filter(pa.array(~mask))
                 if mode == "identity" and mask.any():
-                    yield self._replacer.replace(batch.filter(pa.array(mask)))
+                    yield self._replacer.replace(rows.filter(pa.array(mask)))
 
-        written = files.write(added, parts())
+        written = files.write(added.get("partitionValues") or {}, parts())
         rows = remaining_hits = 0
         for new in written:
-            for batch in files.read(new):
+            for batch, _ in self._read(files, new.to_add_fields(at_ms=0, data_change=True)):
                 rows += batch.num_rows
                 remaining_hits += int(self._search.matching_rows(batch).sum())
         if remaining_hits or rows != (before if mode == "identity" else before - hits):
-            files.discard(written)
             raise ContractError(
                 "ERASURE_MISCOUNTED",
                 f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them to purge; after the rewrite "
@@ -289,9 +321,7 @@ class TablePurger:
             )
         return written
 
-    def _purge_record(
-        self, state: TableState, survey: TableSurvey, written: Mapping[FileId, Action], mode: Mode
-    ) -> PurgedTable:
+    def _purge_record(self, survey: TableSurvey, written: Sequence[WrittenFile], mode: Mode) -> PurgedTable:
         purged_rows = 0 if mode == "identity" else survey.hits
         return PurgedTable(
             pipeline=self._pipeline,
@@ -307,12 +337,12 @@ class TablePurger:
             by_request=dict(survey.by_request),
             dates=dict(survey.dates),
             removed_files=tuple(sorted(name for name, _ in survey.by_file)),
-            bytes_written=sum(int(added["size"]) for added in written.values()),
+            bytes_written=sum(file.size for file in written),
             collector_numbers={} if mode == "identity" else survey.sequence_numbers.encode(),
         )
 
-    def _commit(self, step: Step, purge: PurgedTable) -> FilesCommit:
-        metadata = user_metadata(
+    def _user_metadata(self, step: Step, purge: PurgedTable) -> str:
+        return user_metadata(
             pipeline=self._pipeline,
             batch="none",
             operation=ERASE,
@@ -325,9 +355,6 @@ class TablePurger:
             dates=purge.dates,
             **({"collector_numbers": purge.collector_numbers} if purge.collector_numbers else {}),
         )
-        # A generic predicate: the real one would write the erased tokens to the log.
-        parameters: dict[str, str | None] = {"predicate": '["erased"]'}
-        return FilesCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
     def _recount(self, purge: PurgedTable, version: int) -> PurgedTable:
         """Counts matching rows in the committed version again."""
@@ -348,9 +375,9 @@ class TablePurger:
     def _untouched(self, survey: TableSurvey) -> PurgedTable:
         return PurgedTable.unchanged(self._pipeline, self._table, rows=survey.rows)
 
-    def _committed_purge(self, state: TableState, step: Step) -> PurgedTable:
+    def _committed_purge(self, version: int, step: Step) -> PurgedTable:
         """Returns the result of an earlier purge under this step from its commit, or None."""
-        for commit in commit_history(self._lake, self._key, newest=state.version):
+        for commit in commit_history(self._lake, self._key, newest=version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
                 rows_before, erased = int(metadata["rows_before"]), int(metadata["erased"])
@@ -381,19 +408,6 @@ class TablePurger:
 def erasure_step(pipeline: str, table: str, window: int) -> Step:
     """Returns the transaction id of purging one table in one window."""
     return Step(f"{pipeline}/erasure/{table}", window)
-
-
-class _FileReplacedError(Exception):
-    """A concurrent commit replaced a file that was read."""
-
-
-def _target_state(
-    current: TableState, read: TableState, survey: TableSurvey, written: Mapping[FileId, Action]
-) -> TargetState:
-    if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):
-        raise _FileReplacedError
-    unchanged = {name: added for name, added in current.files.items() if name not in survey.by_file}
-    return TargetState({**unchanged, **written})
 
 
 def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:

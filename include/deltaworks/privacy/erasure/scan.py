@@ -27,11 +27,11 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.errors import ConcurrencyError
 from deltaworks.privacy.erasure.requests import Namespace
-from deltaworks.privacy.erasure.table_files import parquet_batches
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.privacy.paths import REQUESTS_IN_VAULT
 from deltaworks.privacy.tokens.envelope_encryption import TOKEN_LENGTH
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files import parquet_batches
 from deltaworks.tables.lake import Lake, arrow_path, remove_folder
 from deltaworks.tables.steps import read_last_completed, read_last_replay
 

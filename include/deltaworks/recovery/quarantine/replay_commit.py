@@ -31,7 +31,7 @@ from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA, REPROCESSED, landed_seqs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
 
@@ -266,8 +266,4 @@ class PreparedTableFiles:
             return None
         rows = self._read(file)
         rows = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
-        for column in file.partition:
-            # Nulls take the place of the partition columns, which `write_file` drops: their values are in the add
-            # action.
-            rows = rows.append_column(column, pa.nulls(rows.num_rows))
-        return write_file(self._lake.filesystem, self._root, rows, partition=file.partition)
+        return write_file_body(self._lake.filesystem, self._root, rows, partition=file.partition)

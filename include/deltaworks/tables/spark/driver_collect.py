@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, parse_schema_string
-from deltaworks.tables.replace_where import reasons_against_replacing
+from deltaworks.tables.log import TableState, is_absolute_path, parse_schema_string
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +34,7 @@ def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Ta
 
 def accepts_file_commits(lake: Lake, state: TableState, partition_by: str) -> bool:
     """Returns whether rows can be added to the table by writing data files and a commit, without Spark."""
-    if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
+    if state.metadata["partitionColumns"] != [partition_by] or any(is_absolute_path(path) for path, _ in state.files):
         return False
     opened = lake.open(state.key)
     return opened is not None and not reasons_against_rewriting(opened)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.privacy.erasure.scan import scan_object
-from deltaworks.privacy.erasure.table_files import TableFiles
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import TableState, file_id, state_at
 from deltaworks.tables.log_writer import remove_action, write_commit
+from deltaworks.tables.rewrite import DataFiles
 from tests.unit.privacy.erasure.test_purge_table import KEY, STEP, Table, row, token
 from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 
@@ -70,7 +70,7 @@ class MarkedTable(Table):
     def ids(self) -> list[int]:
         """The ids of all rows that are not marked, read as the protocol says."""
         state = self.state
-        files = TableFiles(self.lake, state)
+        files = DataFiles(self.lake, state)
         return sorted(
             number
             for added in state.files.values()

@@ -260,12 +260,12 @@ def test_following_links_further_would_erase_a_family(lake: PeopleLake, monkeypa
 
 def test_deleting_rows_of_others_aborts_the_purge(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(lake, "player", "ann")
-    written = purge_table.TableFiles.write
+    written = purge_table.DataFiles.write
 
-    def loses_one(self: Any, added: Any, parts: Any) -> Any:
-        return written(self, added, (part.slice(1) if part.num_rows > 1 else part for part in parts))
+    def loses_one(self: Any, partition: Any, parts: Any) -> Any:
+        return written(self, partition, (part.slice(1) if part.num_rows > 1 else part for part in parts))
 
-    monkeypatch.setattr(purge_table.TableFiles, "write", loses_one)
+    monkeypatch.setattr(purge_table.DataFiles, "write", loses_one)
     with pytest.raises(DeltaworksError, match="ERASURE_MISCOUNTED"):
         lake.advance()
     assert lake.amounts() == [1, 2, 3]

@@ -20,7 +20,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.privacy.erasure.purge_table import TablePurger, erasure_step
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables import rewrite
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import state_at
 from deltaworks.testing import local_lake
@@ -170,6 +171,29 @@ def test_concurrent_appends_are_kept_and_purged(table: Table) -> None:
 
     assert [line["id"] for line in table.rows()] == [2, 4]
     assert purge.erased_before == 2
+
+
+def test_after_a_concurrent_append_only_its_files_are_rewritten(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
+    written = list[str]()
+    write = rewrite.write_file_body
+
+    def recording(*arguments: Any, **options: Any) -> WrittenFile:
+        file = write(*arguments, **options)
+        written.append(file.path)
+        return file
+
+    def append_once() -> None:
+        if len(written) == 1:
+            table.add([row(3, "ann", "player", 1), row(4, "bob", "player", 1)])
+
+    monkeypatch.setattr(rewrite, "write_file_body", recording)
+    purge = table.purger(r1=["ann"]).purge(STEP, before_commit=append_once)
+
+    assert (purge.rows_before, purge.erased_before, purge.rows_after) == (4, 2, 2)
+    assert [line["id"] for line in table.rows()] == [2, 4]
+    assert len(written) == 2
+    assert {path for path, _ in state_at(table.lake, table.objects, KEY).files} == set(written)
 
 
 def test_anonymized_rows_lose_their_tokens(table: Table) -> None:

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, TransientError
 from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
 from deltaworks.recovery.reprocess.replace_rows import ReplaceResult
 from deltaworks.recovery.reprocess.selection import SeqRanges
+from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import local_storage
@@ -209,3 +210,30 @@ def test_rows_with_a_column_that_the_table_lacks_are_left_to_spark(stage: Stage)
     replacer = DirectReplacer(stage.lake, stage.objects, KEY)
 
     assert replacer.replace(SeqRanges(((1, 1),)), files, step=Step("again", 1), user_metadata="{}") is None
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["refused", "failed"])
+def test_a_commit_whose_reply_was_lost_keeps_its_files(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    put, puts = files_commit.write_commit, list[bool]()
+
+    def losing_the_first(*arguments: Any) -> bool:
+        puts.append(put(*arguments))
+        if raises:
+            raise TransientError("STORAGE_UNREACHABLE", "lost")
+        return len(puts) > 1 and puts[-1]
+
+    monkeypatch.setattr(files_commit, "write_commit", losing_the_first)
+    expected = counted(
+        [row(1, 0, 0, "A"), row(2, 0, 0, "c"), row(3, 0, 0, "d"), row(3, 1, None, "e"), row(4, 0, 2, "f")]
+    )
+
+    if raises:
+        with pytest.raises(TransientError, match="lost"):
+            stage.replace(SeqRanges(((1, 1),)), row(1, 0, 0, "A"))
+    else:
+        done = stage.replace(SeqRanges(((1, 1),)), row(1, 0, 0, "A"))
+        assert done is not None
+        assert done.outcome == "already_committed"
+    assert (puts, stage.rows(), stage.strays()) == ([True], expected, set())
