@@ -43,8 +43,7 @@ def declared(feed: Mapping[str, Any] | None = None, **more: Any) -> PipelineSpec
         event={"name": {"path": "kind"}, "time": {"path": "at", "unit": "iso8601"}, "id": ["order_id"]},
         gold={"tables": [{"name": "turnover", "sql": "t.sql", "reads": ["placed"], "partition_by": "event_date"}]},
         views=[{"name": "totals", "sql": "totals.sql", "reads": ["turnover"]}],
-        feeds=[{**feeds, **(feed or {})}],
-        **more,
+        **{"feeds": [{**feeds, **(feed or {})}]} | more,
     )
 
 
