@@ -74,7 +74,7 @@ def _tables(spark: SparkSession, generated: pa.Table, size: int) -> Iterator[tup
 
     rows = _day(generated, size * _EVENTS_PER_MIB)
     queries = _choose_queries(rows)
-    with scratch_folder("layout_sizes") as root:
+    with scratch_folder(f"layout_{size}_mib") as root:
         folders, seconds = {}, {}
         for name in ("zordered", "compacted"):
             catalog = _project(root / name, zorder_from="0" if name == "zordered" else "1024GiB")

@@ -41,7 +41,7 @@ OPEN_COST_BYTES = 4 << 20
 #: Size from which a mutation batch Z-orders the partitions that it merged.
 INLINE_ZORDER_FROM_BYTES = 32 << 20
 #: Approximate size on disk of a row group that Z-order writes, see `ORDERED_BLOCK_BYTES` of `optimize`.
-ORDERED_ROW_GROUP_BYTES = 1 << 20
+ORDERED_ROW_GROUP_BYTES = 512 << 10
 _MAX_LISTED_REASONS = 3
 
 
