@@ -237,9 +237,9 @@ def _unskipped(folder: Path, queries: list[_Query]) -> dict[str, float]:
             group_bytes = sum(group.column(at).total_compressed_size for at in range(group.num_columns))
             groups, size = groups + 1, size + group_bytes
             for query in queries:
-                wanted = {"device_id": query.device} | ({"event_name": query.name} if query.name else {})
-                limits = {name: group.column(columns[name]).statistics for name in wanted}
-                if all(limits[name].min <= value <= limits[name].max for name, value in wanted.items()):
+                filters = {"device_id": query.device} | ({"event_name": query.name} if query.name else {})
+                limits = {name: group.column(columns[name]).statistics for name in filters}
+                if all(limits[name].min <= value <= limits[name].max for name, value in filters.items()):
                     read, read_bytes = read + 1, read_bytes + group_bytes
     return {
         "row_groups": groups,

@@ -92,7 +92,7 @@ def select_partitions(
 def force_partition(
     lake: Lake, spec: PipelineSpec, table: str, partition: str, *, policy: OptimizePolicy, now: dt.datetime
 ) -> TableChoice:
-    """Returns the rewrite of one partition whatever the policy says.
+    """Returns the rewrite of one partition, regardless of the policy.
 
     Args:
         partition: as `column=value`, several columns separated by `/`; `all` for a table without partitions.
@@ -261,7 +261,7 @@ class OptimizeRun:
     def run_partition(
         self, table: str, partition: str, *, now: dt.datetime
     ) -> tuple[list[OptimizeResult], DeltaworksError | None]:
-        """Rewrites one partition, whatever the policy says. See `force_partition`."""
+        """Rewrites one partition, regardless of the policy. See `force_partition`."""
         select_tables(self._spec, [table])
         with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
             self._ledger.record_interrupted()
@@ -354,8 +354,8 @@ def _initial_result(choice: TableChoice, night: NightPlan, policy: OptimizePolic
 def _with_spark_work(result: OptimizeResult, choice: TableChoice) -> OptimizeResult:
     """Returns the result of a run without Spark, which leaves the partitions that need it."""
     reasons = Counter(partition.spark_reason for partition in choice.partitions if partition.spark_reason)
-    left = Counter({(LEFT_TO_SPARK, f"({reason})"): count for reason, count in reasons.items()})
-    return replace(result, spark_work_count=choice.spark_work_count, engine=describe_engines(left))
+    work = Counter({(LEFT_TO_SPARK, f"({reason})"): count for reason, count in reasons.items()})
+    return replace(result, spark_work_count=choice.spark_work_count, engine=describe_engines(work))
 
 
 def optimize_tables(
@@ -407,7 +407,7 @@ def optimize_partition(
     *,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
-    """Rewrites one partition of a table whatever the policy says: Z-ordered if the table declares an order, otherwise
+    """Rewrites one partition of a table, regardless of the policy: Z-ordered if the table declares an order, otherwise
     with its files merged.
 
     Args:

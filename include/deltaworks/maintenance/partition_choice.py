@@ -6,7 +6,7 @@ Pure: decides from partition health and the Z-order ledger.
 - An open partition is skipped, since it would be rewritten again; with `open_small_files` its small files are merged. A
   partition is closed `closed_after` after the end of the day in its date column, or after its newest file if it has no
   such column. If its writer would conflict with OPTIMIZE (`only_closed`), it is skipped until then.
-- A partition below `zorder_from_bytes` is not Z-ordered, since readers would hardly read less of it. Its small files
+- A partition below `zorder_from_bytes` is not Z-ordered, since readers would hardly read less. Its small files
   are merged without Spark.
 - A larger closed partition that is not in order is Z-ordered, which rewrites it completely. If only a small share is
   unordered (`unordered_share`, late arrivals), small files are merged until the share is large enough. A single file

@@ -38,13 +38,15 @@ def table_error(error: BaseException, *, table: str, key: str) -> DeltaworksErro
     Args:
         key: the table's key, below which its files are named.
     """
-    known = as_deltaworks_error(error)
+    converted = as_deltaworks_error(error)
     text = _text_of(error)
-    if known.condition == "JOB_FAILED":
+    if converted.condition == "JOB_FAILED":
         return _classify(error, text, table=table, key=key)
-    if f"{table!r}" in known.message or f" {table} " in f" {known.message} ":
-        return known
-    return type(known)(known.condition, f"{table}: {known.message}", hint=known.hint, retryable=known.retryable)
+    if f"{table!r}" in converted.message or f" {table} " in f" {converted.message} ":
+        return converted
+    return type(converted)(
+        converted.condition, f"{table}: {converted.message}", hint=converted.hint, retryable=converted.retryable
+    )
 
 
 def _classify(error: BaseException, text: str, *, table: str, key: str) -> DeltaworksError:
