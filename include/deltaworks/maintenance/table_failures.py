@@ -67,10 +67,10 @@ def combined_error(errors: Sequence[DeltaworksError], *, tables: int) -> Deltawo
     """
     if len(errors) == 1:
         return errors[0]
-    listed = "; ".join(f"[{error.condition}] {error.message}" for error in errors)
+    listed = "; ".join(f"[{error.condition}] {error.message.rstrip('.')}" for error in errors)
     return DeltaworksError(
         "OPTIMIZE_FAILED",
-        f"{len(errors)} of {tables} tables failed: {listed}",
+        f"{len(errors)} of {tables} tables failed: {listed}.",
         hint=" ".join(dict.fromkeys(f"{error.condition}: {error.hint}" for error in errors if error.hint)),
         retryable=any(error.retryable for error in errors),
     )

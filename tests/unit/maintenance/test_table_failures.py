@@ -83,6 +83,6 @@ def test_a_run_is_retried_if_the_error_of_one_table_can_pass() -> None:
 
     assert combined_error([broken], tables=9) is broken
     lasting, passing = combined_error([broken, gone], tables=9), combined_error([broken, outage], tables=9)
-    assert lasting.message == "2 of 9 tables failed: [DATA_FILE_UNREADABLE] a: x.; [DATA_FILE_MISSING] b: y."
+    assert lasting.message == "2 of 9 tables failed: [DATA_FILE_UNREADABLE] a: x; [DATA_FILE_MISSING] b: y."
     assert (lasting.retryable, passing.retryable) == (False, True)
     assert "DATA_FILE_MISSING: " in lasting.hint
