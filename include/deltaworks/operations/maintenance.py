@@ -108,7 +108,7 @@ class OptimizeOptions(Options):
 class PlannedTable:
     """What OPTIMIZE would do with one table within the time limit, in numbers of partitions.
 
-    `zorder`, `compact` and `compact_small` add up to `partitions`; Spark does the first two (`spark_work_count`).
+    `zorder`, `compact` and `compact_small` add up to `partitions`, which a submitted job does (`spark_work_count`).
     `order` says whether Z-order acts, from which size, or why it would skip nothing.
     """
 
@@ -198,8 +198,6 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
 
 
 def _planned_tables(choices: Sequence[TableChoice], night: NightPlan, round_name: str) -> list[PlannedTable]:
-    from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS
-
     planned = []
     for choice in choices:
         selected = night.selected_partitions(choice.table)
@@ -212,7 +210,7 @@ def _planned_tables(choices: Sequence[TableChoice], night: NightPlan, round_name
                 zorder=actions["zorder"],
                 compact=actions["compact"],
                 compact_small=actions["compact_small"],
-                spark_work_count=sum(actions[action] for action in SPARK_ACTIONS),
+                spark_work_count=len(selected),
                 deferred=len(night.deferred_partitions(choice.table)),
                 files_saved=sum(partition.files_saved for partition in selected),
                 bytes_rewritten=sum(partition.bytes_rewritten for partition in selected),
@@ -231,7 +229,7 @@ def _plan_listing(planned: Sequence[PlannedTable]) -> Listing:
         listing.add(
             table.table,
             f"{table.partitions:,}",
-            f"{table.spark_work_count:,}",
+            f"{table.zorder + table.compact:,}",
             f"{table.files_saved:,}",
             f"{table.bytes_rewritten / 1e6:,.1f}",
             f"{table.cost_seconds:,.0f}",

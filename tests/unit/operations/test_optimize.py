@@ -67,7 +67,7 @@ def test_a_plan_counts_the_partitions_of_each_action(lake: Lake) -> None:
         "t000": (0, 0, 0, 0, 0, 0),
         "t001": (0, 0, 0, 0, 0, 0),
         "t002": (2, 2, 0, 0, 2, 0),
-        "t003": (2, 0, 0, 2, 0, 0),
+        "t003": (2, 0, 0, 2, 2, 0),
     }
     assert planned["t002"].order.startswith("would order 2 partitions, the largest ")
     assert planned["t001"].order.startswith("largest closed date ")
