@@ -23,10 +23,10 @@ class KinesisDataSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from deltaworks.sources.kinesis.options import KinesisOptions
+        from deltaworks.sources.kinesis.options import check_options
         from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 
-        KinesisOptions.parse(self.options)
+        check_options(self.options)
         return from_arrow_schema(ROW_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
