@@ -37,7 +37,7 @@ class KinesisDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source with a session. Not needed if `pyspark_deltaworks_kinesis` is on PYTHONPATH.
-    Idempotent.
+    """Registers the data source with a session. Not needed if `pyspark_deltaworks_kinesis` is on PYTHONPATH, where it
+    must be for a session with the jars. Idempotent.
     """
     spark.dataSource.register(KinesisDataSource)
