@@ -40,6 +40,8 @@ def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake:
     assert "order:" not in orders
     assert "3 partitions to rewrite" in orders
     assert "saves 15 files" in orders
+    assert "largest closed date " in orders
+    assert "; orders from 8.0 MiB" in orders
     (items,) = [line for line in shown.output.splitlines() if "shop.items" in line]
     assert "Error" in items or "error" in items
     assert "not created yet" in shown.output
@@ -65,6 +67,7 @@ def test_one_table_is_shown_in_detail() -> None:
         "18 below 1.0 MiB",
         "event_date=2026-01-01",
         "maintenance would:",
+        "Z-order: largest closed date ",
         "commits since",
         "unneeded",
     ):

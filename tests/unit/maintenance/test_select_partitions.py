@@ -36,7 +36,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
 
 def large(spec: PipelineSpec) -> OptimizePolicy:
     """A policy in which every partition is worth ordering."""
-    return replace(read_policy(spec), row_group_bytes=0)
+    return replace(read_policy(spec), zorder_from_bytes=0)
 
 
 def test_a_small_table_is_compacted_and_others_are_skipped(lake: Lake, spec: PipelineSpec) -> None:
@@ -80,7 +80,7 @@ def test_without_the_ledger_ordered_partitions_would_be_rewritten(lake: Lake, sp
 
 
 def test_without_closing_open_days_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
-    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
+    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, zorder_from_bytes=0), now=NIGHT)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
 
