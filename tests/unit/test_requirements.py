@@ -43,6 +43,8 @@ UNIMPORTED = {
     "uv": "make env, make lock",
     "uvloop": "uvicorn, as the collector configures it",
 }
+#: Of the product's installed packages, without bytecode. The largest are pyspark (493 MB), pyarrow, deltalake and duckdb.
+MOST_BYTES = 1.4e9
 #: Distributions under a GNU licence that may be in the product.
 GNU_LICENSES = {
     "psycopg2-binary": "LGPL with an exception for linking, imported unchanged by SQLAlchemy",
@@ -158,3 +160,15 @@ def test_the_product_has_no_gnu_license_but_those_named() -> None:
     gnu = {name for name, text in licenses.items() if re.search(r"\b[AL]?GPL|GNU ", text)}
     assert gnu == set(GNU_LICENSES)
     assert {name for name, text in licenses.items() if not text.strip()} == set()
+
+
+def test_the_products_packages_stay_below_their_limit() -> None:
+    # pyspark and pyspark-client share files.
+    sizes = {
+        str(file.locate()): file.size or 0
+        for name in locked("requirements")
+        for file in importlib.metadata.files(name) or ()
+        if file.suffix != ".pyc"
+    }
+
+    assert 1e9 < sum(sizes.values()) < MOST_BYTES
