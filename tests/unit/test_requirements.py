@@ -43,7 +43,7 @@ UNIMPORTED = {
     "uv": "make env, make lock",
     "uvloop": "uvicorn, as the collector configures it",
 }
-#: Of the product's installed packages, without bytecode. The largest are pyspark (493 MB), pyarrow, deltalake and duckdb.
+#: The product's packages without bytecode. In MB: pyspark 493, pyarrow 168, deltalake 134, duckdb 68.
 MOST_BYTES = 1.4e9
 #: Distributions under a GNU licence that may be in the product.
 GNU_LICENSES = {
