@@ -159,7 +159,7 @@ def test_a_full_disk_rejects_requests_and_keeps_acknowledged_events(collector: C
     assert answers[0] == (200, None)
     assert answers[-1] == (503, "disk")
     assert ids(process.spooled_events()) == [*taken, *(["small"] if small.status_code == 200 else [])]
-    assert 'deltaworks_collector_requests_total{status="503",code="disk"}' in metrics
+    assert 'deltaworks_collector_requests_total{code="disk",status="503"}' in metrics
 
 
 def test_a_full_quota_rejects_requests_and_readiness_reports_it(collector: Callable[..., CollectorProcess]) -> None:
