@@ -107,6 +107,13 @@ def test_a_tiny_run_has_its_size_its_constants_and_no_warm_up(
     assert ROWS == 1_000
 
 
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_constants_of_a_tiny_size_exist(name: str) -> None:
+    benchmark = BENCHMARKS[name]
+
+    assert set(benchmark.tiny.constants) <= set(vars(sys.modules[benchmark.run.__module__]))
+
+
 def test_a_benchmark_that_cannot_run_here_says_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
