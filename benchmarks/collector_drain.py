@@ -23,7 +23,7 @@ import boto3
 import httpx2
 import psutil
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from collector.delivery import CloseThresholds
 from collector.drain import Drain, LandingDestination
 from collector.sinks.landing import LandingSink
@@ -158,5 +158,8 @@ def _answers(address: str) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="collector_drain", summary="CPU time to drain a collector's spool, against the CPU time to fill it", run=run
+    name="collector_drain",
+    summary="CPU time to drain a collector's spool, against the CPU time to fill it",
+    run=run,
+    tiny=TinySize(),
 )

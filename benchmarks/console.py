@@ -26,7 +26,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.console_server import READY_PREFIX
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -209,4 +209,5 @@ BENCHMARK = Benchmark(
     name="console",
     summary="response times of the console's overview, and of its host while ten clients read the overview",
     run=run,
+    tiny=TinySize(constants={"PIPELINES": 3, "TABLES": 30, "_REQUESTS": 5}),
 )

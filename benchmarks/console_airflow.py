@@ -31,7 +31,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.console import PIPELINES, TABLES, p95, write_project
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import LocalObjects
@@ -258,4 +258,5 @@ BENCHMARK = Benchmark(
     name="console_airflow",
     summary="response times of Airflow's API server while ten people read the console's pages",
     run=run,
+    tiny=TinySize(constants={"VERSIONS": 20, "PAGES": 6}),
 )

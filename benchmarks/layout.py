@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -205,4 +205,5 @@ BENCHMARK = Benchmark(
     name="layout",
     summary="point and range queries on a Z-ordered table, against plain compaction, by size of partition",
     run=run,
+    tiny=TinySize(events=20_000, constants={"_FILES": 4, "_LANDED_FILES": 16, "_QUERIES": 2}),
 )

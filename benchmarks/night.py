@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -141,4 +141,5 @@ BENCHMARK = Benchmark(
     name="night",
     summary="the nightly OPTIMIZE of partitions selected by health, against Z-ordering every table",
     run=run,
+    tiny=TinySize(constants={"_TABLES": 3, "_TABLES_TO_COMPACT": 1, "_DAYS": 2, "_SMALL_FILES": 4}),
 )

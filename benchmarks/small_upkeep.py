@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -98,4 +98,5 @@ BENCHMARK = Benchmark(
     name="small_upkeep",
     summary="the nightly OPTIMIZE of small tables without Spark, against Z-ordering every partition",
     run=run,
+    tiny=TinySize(constants={"_TABLES": 3, "_DAYS": 2, "_FILES": 2}),
 )
