@@ -36,7 +36,7 @@ SUBMITTED_STEPS = ("optimize_tables", "vacuum_tables", "rebuild_gold")
 
 @dataclass(slots=True)
 class Night:
-    """What was there before the night, and what its run left."""
+    """What was there before the night, and the results of its run."""
 
     aged: list[Path] = field(default_factory=list)
     backfilled: date | None = None
@@ -69,9 +69,11 @@ class Night:
         sheet.check_equal(
             PIPELINE, f"night: Z-order of {TABLE} in Delta's history", _order(catalog), _declared_order(catalog)
         )
-        left = [path for path in self.aged if path.exists()]
+        remaining = [path for path in self.aged if path.exists()]
         deleted = sum(int(row.get("files", 0)) for row in self.results["vacuum_tables"])
-        sheet.check_equal(PIPELINE, "night: aged files that VACUUM deleted", (deleted, len(left)), (len(self.aged), 0))
+        sheet.check_equal(
+            PIPELINE, "night: aged files that VACUUM deleted", (deleted, len(remaining)), (len(self.aged), 0)
+        )
 
 
 def _order(catalog: Catalog) -> list[str]:
