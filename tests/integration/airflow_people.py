@@ -26,22 +26,17 @@ class Slot:
 class People(AirflowApi):
     """The product's API client, extended by what only people do in Airflow."""
 
-    def question(self, dag_id: str, run_id: str, task_id: str) -> Mapping[str, Any] | None:
-        """Returns what a task asks and its answer; None before it has asked."""
-        answer = self._request("GET", _question(dag_id, run_id, task_id), missing_ok=True)
-        return answer if answer is None else dict(answer)
-
-    def answer(self, dag_id: str, run_id: str, task_id: str, option: str, *, seconds: float = 240.0) -> None:
-        """Chooses an option, and again if the task asks again.
+    def settle(self, dag_id: str, run_id: str, task_id: str, option: str, *, seconds: float = 240.0) -> None:
+        """Chooses an option, and again if the task asks again, until the task has ended.
 
         If the answer arrives before the scheduler knows that the task waits, Airflow counts a failure of the task, and
         its next try asks again.
         """
-        end, body = time.monotonic() + seconds, {"chosen_options": [option], "params_input": {}}
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             asked = self.question(dag_id, run_id, task_id)
             if asked is not None and not asked["response_received"]:
-                self._request("PATCH", _question(dag_id, run_id, task_id), json=body, conflict_ok=True)
+                self.answer(dag_id, run_id, task_id, option)
             states = {task.task_id: task.state for task in self.task_instances(dag_id, run_id)}
             if states[task_id] in ("success", "failed"):
                 return
@@ -110,7 +105,3 @@ class People(AirflowApi):
 
 def _run(dag_id: str, run_id: str) -> str:
     return f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
-
-
-def _question(dag_id: str, run_id: str, task_id: str) -> str:
-    return f"{_run(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"

@@ -164,7 +164,7 @@ class Console:
         def ended() -> bool:
             status = self._run(path, run_id)["status"]
             if status["approval_address"]:
-                self._people.answer(dag_id, run_id, APPROVE_TASK, "Approve")
+                self._people.settle(dag_id, run_id, APPROVE_TASK, "Approve")
             return status["state"] in ("success", "failed")
 
         wait(ended, f"{run_id} of {dag_id} does not end", RUN_SECONDS)

@@ -85,7 +85,7 @@ def test_a_failed_task_is_alerted_until_it_succeeds_and_a_rejection_deletes_noth
     people.trigger(VACUUM, conf=SHORT | REASON, run_id="rejected")
     await_question(people, VACUUM, "rejected", ASKS)
     wait(lambda: ("JOB_FAILED", subject, "resolved") in harness.told(), "its success was not told", 60)
-    people.answer(VACUUM, "rejected", ASKS, "Reject")
+    people.settle(VACUUM, "rejected", ASKS, "Reject")
 
     assert people.wait_for_run(VACUUM, "rejected", timeout_seconds=60).state == "success"
     assert state_of(people, VACUUM, "rejected", DELETES) == "skipped"
@@ -129,7 +129,7 @@ def test_runs_share_one_slot_and_only_an_approval_deletes(
     assert people.dag_run(VACUUM, "second").state == "queued"
     assert data_files(harness) == before
 
-    people.answer(VACUUM, "first", ASKS, "Approve")
+    people.settle(VACUUM, "first", ASKS, "Approve")
     first = people.wait_for_run(VACUUM, "first", timeout_seconds=NIGHT_SECONDS)
     assert first.state == "success"
     assert before - data_files(harness) == aged.deletable
@@ -160,7 +160,7 @@ def test_jobs_of_two_dags_share_one_slot(harness: AirflowHarness, people: People
         wait(lambda: state_of(people, NIGHT, night, "vacuum_tables") == "running", "the night does not begin", 120)
         people.trigger(BACK, conf=form, run_id=back)
         await_question(people, BACK, back, "approve")
-        people.answer(BACK, back, "approve", "Reject")
+        people.settle(BACK, back, "approve", "Reject")
         for dag_id, run_id in ((NIGHT, night), (BACK, back)):
             assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
     finally:
@@ -198,7 +198,7 @@ def test_a_restore_asks_with_its_count_and_runs_only_after_approval(harness: Air
         body = await_question(people, BACK, answer, "approve")
         assert f"| clicks | clicks | True | {len(landed) - len(kept)} |" in body
         assert sorted(harness.rows()) == landed
-        people.answer(BACK, answer, "approve", answer)
+        people.settle(BACK, answer, "approve", answer)
         assert people.wait_for_run(BACK, answer, timeout_seconds=120).state == "success"
         assert sorted(harness.rows()) == expected
 

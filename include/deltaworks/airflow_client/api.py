@@ -225,6 +225,16 @@ class AirflowApi(AirflowRequests):
         answer = self._get(f"{_dag_path(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
         return tuple(DagRun.from_api(item) for item in answer["dag_runs"])
 
+    def question(self, dag_id: str, run_id: str, task_id: str) -> Mapping[str, Any] | None:
+        """Returns what a task asks a person and the answer; None before it has asked."""
+        answer = self._request("GET", _question_path(dag_id, run_id, task_id), missing_ok=True)
+        return answer if answer is None else dict(answer)
+
+    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
+        """Chooses an option of a question. Does nothing if it was answered meanwhile."""
+        body = {"chosen_options": [option], "params_input": {}}
+        self._request("PATCH", _question_path(dag_id, run_id, task_id), json=body, conflict_ok=True)
+
     def create_backfill(self, dag_id: str, *, date: date) -> int:
         """Creates a backfill with one run, for a date; returns its id. Runs of the date that exist are repeated."""
         at = f"{date.isoformat()}T00:00:00Z"
@@ -319,6 +329,10 @@ class AirflowApi(AirflowRequests):
 
 def _dag_path(dag_id: str) -> str:
     return f"/dags/{quote(dag_id)}"
+
+
+def _question_path(dag_id: str, run_id: str, task_id: str) -> str:
+    return f"{_run_path(dag_id, run_id)}/taskInstances/{task_id}/-1/hitlDetails"
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

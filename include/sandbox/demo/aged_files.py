@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.deletion_limits import first_night_reason
 from deltaworks.maintenance.layout import optimized_tables
 from deltaworks.specs.catalog import Catalog
@@ -22,6 +23,8 @@ from sandbox.servers.landing import LAKE_BUCKET
 _CREATED_HOURS = 20 * 24
 AGED_HOURS = 200
 _FILE_BYTES = 1_000
+#: The run of the commit that this module writes.
+RUN = "games__demo/age_table"
 
 
 def leave_aged_files(catalog: Catalog, pipeline: str, table: str, *, lake_folder: Path, files: int) -> list[Path]:
@@ -54,7 +57,7 @@ def _set_back_creation(lake: Lake, home: PipelineHome, key: str) -> None:
     created_ms = int((time.time() - _CREATED_HOURS * 3600) * 1000)
     info = commit_info(
         "SET TBLPROPERTIES",
-        user_metadata="",
+        user_metadata=user_metadata(pipeline=home.pipeline, batch=opened.version(), operation="age_table", run=RUN),
         at_ms=int(time.time() * 1000),
         read_version=opened.version(),
         parameters={},

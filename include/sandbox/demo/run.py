@@ -45,6 +45,7 @@ from sandbox.demo.memory import PeakMemory
 from sandbox.demo.night import GOLD, NIGHT, Night
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
+from sandbox.demo.recovery import Recovery
 from sandbox.demo.report import START_SECONDS, DemoReport
 from sandbox.demo.tokens import get_tokens
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
@@ -122,7 +123,7 @@ class Demo:
         self._say = progress
         self._home = StackHome.default()
         self._phases = Phases(self._home)
-        self._night = Night()
+        self._night, self._recovery = Night(), Recovery()
         # Only later requests count, because the request log is kept over restarts of the stack.
         self._began = utc_now()
         self.report = DemoReport()
@@ -179,6 +180,8 @@ class Demo:
         jobs = JobRuns(airflow, self._home, say=self._say)
         chains = []
         if self._settings.games is not None:
+            self._say("games: a restore, a reprocess and a replay begin")
+            self._recovery.run(airflow, catalog)
             self._night.prepare(catalog, self._home)
             chains.append([Job(GOLD), Job(NIGHT, {"dry_run": False})])
         if self._settings.with_revenue:
@@ -198,6 +201,8 @@ class Demo:
         for ended in jobs.ended:
             if ended.job.dag_id == NIGHT:
                 self._night.read(airflow, ended)
+                self._say(f"{GOLD}: a backfill of one date begins")
+                self._night.backfill(airflow, catalog)
         if not await_live(catalog, what.pipelines):
             self._say("live: not everything has been read")
         self.report.health = self._health(jobs)
@@ -228,6 +233,7 @@ class Demo:
         sheet = AnswerSheet(connection, tables)
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
+            self._recovery.answer(sheet)
             self._night.answer(sheet, catalog)
         if truths.mobile is not None:
             answer_mobile(sheet, truths.mobile)
@@ -274,7 +280,7 @@ def _compactions(catalog: Catalog) -> int:
 
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:
-    kinds = ("stream", "gold", "maintenance", "mutations")
+    kinds = ("stream", "gold", "maintenance", "mutations", "restore", "reprocess", "replay", "demo")
     ids = [dag_id(name, kind) for name in catalog.pipelines for kind in kinds]
     groups = {group_dag_id(name) for name in stream_groups(catalog)}
     return frozenset(ids) | groups | {dag_id(name, "relay") for name in catalog.relays}
