@@ -6,6 +6,7 @@ Results go to standard output as JSON lines. Progress and a readable table go to
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from rich.console import Console
@@ -30,13 +31,17 @@ def main(arguments: list[str] | None = None) -> int:
         requests=options.requests,
         progress=lambda line: console.print(f"==> {line}", highlight=False, markup=False),
     )
-    results = []
-    for name in options.only or list(BENCHMARKS):
-        measured = BENCHMARKS[name].run(settings)
+    results, missing = [], False
+    for benchmark in (BENCHMARKS[name] for name in options.only or BENCHMARKS):
+        if (reason := benchmark.unavailable()) is not None:
+            settings.progress(f"{benchmark.name}: not measured: {reason}")
+            missing = True
+            continue
+        measured = benchmark.run_tiny(settings.progress) if options.tiny else benchmark.run(settings)
         print_lines(measured, sys.stdout)
         results += measured
     print_table(results, console)
-    return 0
+    return int(missing and bool(options.only))
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -63,9 +68,16 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         default=1_000_000,
         help="maximum number of requests for `mutation_resolve` (default: 1,000,000)",
     )
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="run each benchmark once with its smallest size, to see that it works; the figures mean nothing",
+    )
     parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
+    # A terminated run must end the servers it has started; by default, a process ends without its `finally` blocks.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,4 +148,5 @@ BENCHMARK = Benchmark(
     name="archive",
     summary="landing Kafka records with an archive of the raw records, against landing them without one",
     run=run,
+    tiny=TinySize(),
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     import duckdb
@@ -103,5 +103,8 @@ def _measure_queries(
 
 
 BENCHMARK = Benchmark(
-    name="as_of", summary="as-of joins by intervals, against a range join and DuckDB's ASOF JOIN", run=run
+    name="as_of",
+    summary="as-of joins by intervals, against a range join and DuckDB's ASOF JOIN",
+    run=run,
+    tiny=TinySize(),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 
-from benchmarks.harness import Benchmark, Options, Result, single_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, single_result
 
 DAYS, LABEL_SETS = 30, 10
 
@@ -36,5 +36,8 @@ def run(options: Options) -> list[Result]:
 
 
 BENCHMARK = Benchmark(
-    name="backtest", summary="evaluating a rule over 30 past days, as a multiple of real time", run=run
+    name="backtest",
+    summary="evaluating a rule over 30 past days, as a multiple of real time",
+    run=run,
+    tiny=TinySize(constants={"DAYS": 2}),
 )

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -202,4 +202,5 @@ BENCHMARK = Benchmark(
     name="bucket_growth",
     summary="planning a batch from a log of all objects, against a hundredth of them and against Spark's file source",
     run=run,
+    tiny=TinySize(constants={"_BATCHES_OF_LOG": 2}),
 )

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 STARTS = 5
 _ROOT = Path(__file__).resolve().parents[1]
@@ -50,4 +50,5 @@ BENCHMARK = Benchmark(
     name="cli",
     summary="starting the command line, against importing only typer and rich",
     run=run,
+    tiny=TinySize(constants={"STARTS": 1}),
 )

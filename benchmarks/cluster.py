@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -239,4 +239,5 @@ BENCHMARK = Benchmark(
     name="cluster",
     summary="the delay from new data to gold while OPTIMIZE runs on the cluster, against an idle cluster",
     run=run,
+    tiny=TinySize(),
 )

@@ -34,7 +34,7 @@ import psutil
 
 from benchmarks.collector_server import KEY
 from benchmarks.games_files import bench_folder
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure, single_result
 
 _CONNECTIONS = 64
 _EVENT_BYTES = 410
@@ -213,4 +213,5 @@ BENCHMARK = Benchmark(
     name="collector",
     summary="a request to the collector with its spool, against a bare ASGI application and put_record",
     run=run,
+    tiny=TinySize(),
 )

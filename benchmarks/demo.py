@@ -6,16 +6,18 @@ this machine, reached if nothing waits. The total is compared with its target of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Options, Result, single_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, single_result
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
 
 TARGET_SECONDS = 240.0
+#: Settings that differ from those of the command.
+_SETTINGS: Mapping[str, Any] = {}
 
 
 def run(options: Options) -> list[Result]:
@@ -24,7 +26,7 @@ def run(options: Options) -> list[Result]:
     from sandbox.demo.run import Demo
 
     delete_lake(options.progress)
-    settings = demo_settings(None)
+    settings = demo_settings(None, **_SETTINGS)
     report = Demo(settings, progress=options.progress).run()
     if not report.is_right:
         wrong = ", ".join(answer.question for answer in report.answers if not answer.is_right)
@@ -48,4 +50,7 @@ BENCHMARK = Benchmark(
     name="demo",
     summary="the phases of `make demo` against their CPU time, and the total against the target of four minutes",
     run=run,
+    tiny=TinySize(
+        constants={"_SETTINGS": {"pipelines": ("games",), "game_events": 2_000, "days": 3, "landing_seconds": 2.0}}
+    ),
 )

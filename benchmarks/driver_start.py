@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 _ROOT = Path(__file__).resolve().parents[1]
 WITHOUT_ARCHIVE = "without"
@@ -81,6 +81,7 @@ BENCHMARK = Benchmark(
     name="driver_start",
     summary="starting a driver and running a small job, with and without the Java class archive",
     run=run,
+    tiny=TinySize(),
 )
 
 if __name__ == "__main__":

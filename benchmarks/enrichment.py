@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from deltaworks.events.chunks import Payload
@@ -96,12 +96,13 @@ def run(options: Options) -> list[Result]:
 
 
 def _maxmind() -> Path:
-    folder = Path(os.environ.get("DELTAWORKS_SHARED_DATA", "")) / "maxmind"
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"{folder} does not exist: set DELTAWORKS_SHARED_DATA to the folder that contains `maxmind`"
-        )
-    return folder
+    return Path(os.environ.get("DELTAWORKS_SHARED_DATA", "")) / "maxmind"
+
+
+def _unavailable() -> str | None:
+    if _maxmind().is_dir():
+        return None
+    return f"{_maxmind()} does not exist: set DELTAWORKS_SHARED_DATA to the folder that contains `maxmind`"
 
 
 def _spec(*, enriched: bool) -> PipelineSpec:
@@ -202,4 +203,6 @@ BENCHMARK = Benchmark(
     name="enrichment",
     summary="landing CDN log lines with look-ups and masking, against landing them unchanged",
     run=run,
+    tiny=TinySize(),
+    unavailable=_unavailable,
 )

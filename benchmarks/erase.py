@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure, single_result
 from benchmarks.scratch_folders import copy_template, scratch_folder
 from benchmarks.shredding import seconds_to_shredded
 
@@ -124,5 +124,8 @@ class _Erase:
 
 
 BENCHMARK = Benchmark(
-    name="erase", summary="deleting the rows of a hundred people from a table, against those of one person", run=run
+    name="erase",
+    summary="deleting the rows of a hundred people from a table, against those of one person",
+    run=run,
+    tiny=TinySize(constants={"_DAYS": 3, "_PEOPLE": 50, "_MANY": 10, "_VAULT": 200}),
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,4 +66,5 @@ BENCHMARK = Benchmark(
     name="fan_out",
     summary="30 tables exactly once, against a single write, a loop of writes and concurrent writes; on disk and S3",
     run=run,
+    tiny=TinySize(),
 )

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.relay import running_server
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 _THREADS = 4
 _BATCH = 10
+_MIN_ROWS = 2_000
 
 
 def run(options: Options) -> list[Result]:
     """Measures the feed and the plain batches with the same number of rows."""
-    rows = min(20_000, max(2_000, options.events // 100))
+    rows = min(20_000, max(_MIN_ROWS, options.events // 100))
     with running_server("benchmarks.queue_server") as endpoint:
         server = _Server(endpoint, rows)
         comparison = Comparison(
@@ -167,4 +168,5 @@ BENCHMARK = Benchmark(
     name="feed",
     summary="changed rows per second sent to a queue, against plain boto3 batches that record nothing",
     run=run,
+    tiny=TinySize(constants={"_MIN_ROWS": 100}),
 )

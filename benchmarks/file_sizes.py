@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, derive_result, measure
 from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(options: Options) -> list[Result]:
     try:
         for name, size in _SIZES.items():
             count = max(1, min(_MAX_FILES, options.events * _BYTES_PER_EVENT // size))
-            files = _files(bench_folder() / f"sizes-{name}-{count}", size, count, options)
+            files = _files(bench_folder() / f"sizes-{size}-{count}", size, count, options)
             comparisons.append(
                 Comparison(
                     metric=f"ingest_{name}_vs_file_source",
@@ -236,4 +236,5 @@ BENCHMARK = Benchmark(
     name="file_sizes",
     summary="ingest of objects of 10 kB, 1 MB and 100 MB through relay and stream, against Spark's file source",
     run=run,
+    tiny=TinySize(constants={"_SIZES": {"10kB": 10_000, "1MB": 20_000, "100MB": 40_000}}),
 )

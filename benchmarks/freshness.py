@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Options, Result, single_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, single_result
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
@@ -104,4 +104,5 @@ BENCHMARK = Benchmark(
     name="freshness",
     summary="the complete stack at a steady rate: delay from landing to bronze and to gold, and memory over time",
     run=run,
+    tiny=TinySize(),
 )

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, derive_result, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,4 +131,5 @@ BENCHMARK = Benchmark(
         "gold refreshed by a stream: duplicates found in the driver and inputs read once, against Spark doing both"
     ),
     run=run,
+    tiny=TinySize(constants={"_EVENTS": 2_000, "_OBJECTS": 10, "_BATCHES": 1}),
 )

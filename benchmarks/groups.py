@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Options, Result
+from benchmarks.harness import Benchmark, Options, Result, TinySize
 from benchmarks.spark_submit import link_library, submit
 from benchmarks.versions import cores, versions
 
@@ -237,4 +237,5 @@ BENCHMARK = Benchmark(
     name="groups",
     summary="ten small pipelines in one driver, against one driver each: memory, and delay from landing to commit",
     run=run,
+    tiny=TinySize(minutes=0.2, constants={"_PIPELINES": 2, "_TRIGGER_SECONDS": 2.0, "_LAND_SECONDS": 2.0}),
 )

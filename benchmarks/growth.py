@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Comparison, Options, Progress, Result, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Progress, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,4 +75,5 @@ BENCHMARK = Benchmark(
     name="growth",
     summary="1, 10 and 100 tables with a ten-thousandth to all of the events, against one plain Delta write",
     run=run,
+    tiny=TinySize(constants={"_TABLES": (1, 3), "_EVENT_SHARES": (10, 1)}),
 )

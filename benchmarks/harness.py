@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.versions import cores, versions
+
+#: Uncounted repetitions before the counted ones. None in a tiny run, whose figures mean nothing.
+_WARM_UPS = 1
 
 #: Runs one repetition. It prepares its data, uses the clock around the measured work, and cleans up.
 Run = Callable[["Clock"], None]
@@ -100,9 +106,10 @@ def measure(
         raise ValueError(f"repeats is {repeats}; it must be 1 or more")
     sides = _sides(comparisons)
     taken: dict[str, list[Clock]] = {name: [] for name in sides}
-    for repetition in range(1 if warm else 0, repeats + 1):
+    first = 1 if warm else 1 - _WARM_UPS
+    for repetition in range(first, repeats + 1):
         order = list(sides.values())
-        for side in order if repetition % 2 == 0 else reversed(order):
+        for side in order if (repetition - first) % 2 == 0 else reversed(order):
             clock = Clock()
             side.run(clock)
             taken[side.name].append(clock)
@@ -226,12 +233,44 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TinySize:
+    """The size of a run that shows that a benchmark works (`--tiny`); its figures mean nothing.
+
+    Args:
+        constants: constants of the benchmark's module that make it long, and their values in such a run. Only this
+            process uses them: constants that a process started by the benchmark reads too must not be listed.
+    """
+
+    events: int = 1_000
+    minutes: float = 0.1
+    requests: int = 10_000
+    constants: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A benchmark. `run` returns its results; it must import heavy modules inside the function."""
+    """A benchmark. `run` returns its results; it must import heavy modules inside the function.
+
+    `unavailable` returns what is missing on this machine and how to get it, or None.
+    """
 
     name: str
     summary: str
     run: Callable[[Options], list[Result]]
+    tiny: TinySize
+    unavailable: Callable[[], str | None] = lambda: None
+
+    def run_tiny(self, progress: Progress) -> list[Result]:
+        """Runs with the tiny size and one repetition."""
+        size = self.tiny
+        options = Options(
+            repeats=1, events=size.events, minutes=size.minutes, requests=size.requests, progress=progress
+        )
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(sys.modules[__name__], "_WARM_UPS", 0))
+            for name, value in size.constants.items():
+                stack.enter_context(patch.object(sys.modules[self.run.__module__], name, value))
+            return self.run(options)
 
 
 def as_record(result: Result) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _scan(storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> No
         scanned = with_health(storage, tables)
         scores = [score(table.health) for table in scanned if table.health is not None]
     files = {table.health.files for table in scanned if table.health is not None}
-    _check(len(scores), files)
+    _check(len(scores), files, of=TABLES)
 
 
 def _describe(spark: SparkSession, storage: StorageSpec, tables: list[DeclaredTable], clock: Clock) -> None:
@@ -106,7 +106,7 @@ def _describe(spark: SparkSession, storage: StorageSpec, tables: list[DeclaredTa
     _check(len(file_counts), set(file_counts), of=_SAMPLED_TABLES)
 
 
-def _check(tables: int, files: set[int], *, of: int = TABLES) -> None:
+def _check(tables: int, files: set[int], *, of: int) -> None:
     if tables != of or files != {_COMMITS * len(_PARTITIONS)}:
         raise RuntimeError(f"{tables} tables were read, with {sorted(files)} files")
 
@@ -115,4 +115,5 @@ BENCHMARK = Benchmark(
     name="health_scan",
     summary="the health of 1,000 tables from their logs, against opening the same tables in Spark",
     run=run,
+    tiny=TinySize(constants={"TABLES": 20, "_SAMPLED_TABLES": 4}),
 )

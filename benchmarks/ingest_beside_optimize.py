@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,4 +145,5 @@ BENCHMARK = Benchmark(
     name="ingest_beside_optimize",
     summary="appends to a table while OPTIMIZE rewrites its closed days, against appends without OPTIMIZE",
     run=run,
+    tiny=TinySize(constants={"_COMMITS": 3, "_FILES_A_DAY": 2}),
 )

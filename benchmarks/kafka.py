@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,4 +195,5 @@ BENCHMARK = Benchmark(
     name="kafka",
     summary="ingest of a Kafka topic into a pipeline's tables, against plain Spark into one Delta table",
     run=run,
+    tiny=TinySize(constants={"_BATCHES": 1}),
 )

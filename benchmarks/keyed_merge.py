@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +63,8 @@ def run(options: Options) -> list[Result]:
                 ),
                 Comparison(
                     metric="delta_rs_vs_spark_in_one_day",
-                    ours=side("delta_rs", by_day, of_a_day, "delta_rs", "by_day"),
-                    other=side("spark", by_day, of_a_day, "spark", "by_day"),
+                    ours=side("delta_rs_in_one_day", by_day, of_a_day, "delta_rs", "by_day"),
+                    other=side("spark_in_one_day", by_day, of_a_day, "spark", "by_day"),
                     sizes=sizes,
                 ),
                 Comparison(
@@ -211,4 +211,5 @@ BENCHMARK = Benchmark(
     name="keyed_merge",
     summary="merging a batch into a keyed table by delta-rs, against Spark and against a rebuild",
     run=run,
+    tiny=TinySize(),
 )

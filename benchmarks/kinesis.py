@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,4 +179,5 @@ BENCHMARK = Benchmark(
     name="kinesis",
     summary="reading a Kinesis shard into Arrow on one core, against boto3 into tuples and into Arrow",
     run=run,
+    tiny=TinySize(),
 )

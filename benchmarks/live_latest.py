@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Options, Result, single_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, single_result
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -183,4 +183,5 @@ BENCHMARK = Benchmark(
         "the delay from putting an object to its row in a live table of latest rows, with triggers of five seconds"
     ),
     run=run,
+    tiny=TinySize(),
 )

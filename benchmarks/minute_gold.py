@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure, single_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -228,4 +228,5 @@ BENCHMARK = Benchmark(
     name="minute_gold",
     summary="refreshing per-minute gold by changed hours, against rebuilding complete dates",
     run=run,
+    tiny=TinySize(constants={"FILES": 6, "REFRESHES": 3}),
 )

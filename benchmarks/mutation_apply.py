@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 #: The share of rows whose contacts are renamed.
 RENAMED_SHARE = 0.2
+_ORGS, _DAYS = 100, 30
 #: Spark's defaults, since the benchmark's session has Deltaworks' settings.
 _PLAIN = {
     "spark.sql.shuffle.partitions": "200",
@@ -52,7 +53,7 @@ def run(options: Options) -> list[Result]:
     from sandbox.experiments.engagement_rows import Workload, rename_requests
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
-    workload = Workload(rows=options.events, orgs=100, days=30, batches_per_day=1, update_share=RENAMED_SHARE)
+    workload = Workload(rows=options.events, orgs=_ORGS, days=_DAYS, batches_per_day=1, update_share=RENAMED_SHARE)
     folder = bench_folder() / f"mutation-apply-{uuid.uuid4().hex[:12]}"
     spark = sides.session()
     try:
@@ -276,4 +277,5 @@ BENCHMARK = Benchmark(
     name="mutation_apply",
     summary="a mutation batch of 20 % of the rows, against a plain MERGE on an un-optimised table, and delta-rs",
     run=run,
+    tiny=TinySize(constants={"_ORGS": 3, "_DAYS": 2}),
 )

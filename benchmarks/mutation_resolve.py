@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,4 +217,5 @@ BENCHMARK = Benchmark(
     name="mutation_resolve",
     summary="resolving up to 3 million requests with chains and a hub, against NetworkX and one rename per round",
     run=run,
+    tiny=TinySize(constants={"_SIZES": (100, 1_000), "_CHAINS": (2, 8), "_REQUESTS_OF_CHAINS": 1_000, "_ROUNDS": 3}),
 )

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from benchmarks.games_files import GamesFiles
@@ -48,14 +48,11 @@ def run(options: Options) -> list[Result]:
     """Measures without faults and with them."""
     import pyarrow as pa
 
-    from benchmarks import games_files
-    from deltaworks.specs.catalog import project_root
-    from deltaworks.specs.loading import load_spec
-    from deltaworks.specs.pipeline import PipelineSpec
+    from benchmarks import games_files, sides
     from generator.settings import FaultRates
 
     pa.set_cpu_count(1)
-    spec = load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
+    spec = sides.games_spec()
     none = FaultRates(
         **dict.fromkeys(("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"), 0.0)
     )
@@ -109,4 +106,5 @@ BENCHMARK = Benchmark(
     name="parser",
     summary="CPU time to parse events by columns, against parsing the same events by rows",
     run=run,
+    tiny=TinySize(),
 )

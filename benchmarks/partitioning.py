@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Options, Result
+from benchmarks.harness import Benchmark, Options, Result, TinySize
 from benchmarks.versions import cores, versions
 from sandbox.experiments.partitioning import PartitioningResult
 
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 
+#: Sizes that differ from the experiment's.
+WORKLOAD: Mapping[str, Any] = {}
+TINY_WORKLOAD = {"orgs": 3, "days": 2, "batches_per_round": 1}
+
+
 def run(options: Options) -> list[Result]:
     """Measures the layouts on local disk."""
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.storage import StorageSpec
 
-    return measure_layouts(options, StorageSpec(root=f"file://{bench_folder()}"), name=BENCHMARK.name)
+    return measure_layouts(options, StorageSpec(root=f"file://{bench_folder()}"), WORKLOAD, name=BENCHMARK.name)
 
 
-def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> list[Result]:
+def measure_layouts(options: Options, storage: StorageSpec, workload: Mapping[str, Any], *, name: str) -> list[Result]:
     """Measures the layouts in a new folder of the storage and returns the results of benchmark `name`."""
     from benchmarks import sides
     from sandbox.experiments.engagement_rows import Workload
@@ -38,7 +43,7 @@ def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> lis
     result = run_partitioning(
         spark,
         storage,
-        Workload(rows=options.events),
+        Workload(rows=options.events, **workload),
         prefix=f"partitioning-{uuid.uuid4().hex[:12]}",
         repeats=options.repeats,
         progress=lambda line: options.progress(f"{name}: {line}"),
@@ -92,4 +97,5 @@ BENCHMARK = Benchmark(
     name="partitioning",
     summary="partitioning by organisation with Z-order by date, against partitioning by organisation and date",
     run=run,
+    tiny=TinySize(constants={"WORKLOAD": TINY_WORKLOAD}),
 )

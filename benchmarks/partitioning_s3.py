@@ -6,7 +6,9 @@ On local disk opening a file costs almost nothing, which favours a layout of man
 from __future__ import annotations
 
 from benchmarks import partitioning
-from benchmarks.harness import Benchmark, Options, Result
+from benchmarks.harness import Benchmark, Options, Result, TinySize
+
+WORKLOAD = partitioning.WORKLOAD
 
 
 def run(options: Options) -> list[Result]:
@@ -14,11 +16,12 @@ def run(options: Options) -> list[Result]:
     from benchmarks import storages
 
     with storages.object_store() as bucket:
-        return partitioning.measure_layouts(options, bucket.storage("layouts"), name=BENCHMARK.name)
+        return partitioning.measure_layouts(options, bucket.storage("layouts"), WORKLOAD, name=BENCHMARK.name)
 
 
 BENCHMARK = Benchmark(
     name="partitioning_s3",
     summary="the benchmark partitioning on an S3 server",
     run=run,
+    tiny=TinySize(constants={"WORKLOAD": partitioning.TINY_WORKLOAD}),
 )

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.environments import python_with
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
@@ -160,4 +160,5 @@ BENCHMARK = Benchmark(
         "30 tables exactly once, against dlt with Delta tables and a loop of Spark writes, with all rows verified"
     ),
     run=run,
+    tiny=TinySize(),
 )

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.declared_project import write_project
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.simulated_queue import SimulatedQueue, move_by_consumer, move_by_relay
 from benchmarks.slow_storage import DelayedObjects
 
@@ -216,4 +216,5 @@ BENCHMARK = Benchmark(
     name="pipelines_1000",
     summary="1,000 declared pipelines: DAG files, the health check, and a relay of 100,000 objects a minute",
     run=run,
+    tiny=TinySize(constants={"PIPELINES": 60, "_READ_INDIVIDUALLY": 5}),
 )

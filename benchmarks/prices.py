@@ -16,7 +16,7 @@ Each side lands the same files as one batch into all tables of the games pipelin
 from __future__ import annotations
 
 from benchmarks.games_files import GamesFiles, games_files
-from benchmarks.harness import Benchmark, Comparison, Options, Result, Run, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Run, Side, TinySize, measure
 from deltaworks.specs.pipeline import PipelineSpec
 from generator.settings import FaultRates
 
@@ -86,4 +86,5 @@ BENCHMARK = Benchmark(
     name="prices",
     summary="the cost that quarantine, rules and duplicate flags add to landing a batch",
     run=run,
+    tiny=TinySize(),
 )

@@ -15,7 +15,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from deltaworks.events.chunks import Payload
@@ -87,4 +87,5 @@ BENCHMARK = Benchmark(
     name="privacy",
     summary="landing game events with personal data removed, against landing them unchanged",
     run=run,
+    tiny=TinySize(),
 )

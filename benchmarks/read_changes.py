@@ -17,7 +17,7 @@ Rows are written to Spark's `noop` sink, which reads every row and stores none.
 
 from __future__ import annotations
 
-from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, TinySize, measure
 
 _BATCHES = 8
 
@@ -63,4 +63,5 @@ BENCHMARK = Benchmark(
     name="read_changes",
     summary="reading rows that changed since a position: notifications, a change data feed and a full read",
     run=run,
+    tiny=TinySize(constants={"_BATCHES": 2}),
 )

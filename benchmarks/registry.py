@@ -1,4 +1,7 @@
-"""All benchmarks. To add one, create a module with a `BENCHMARK` in this package and list it here."""
+"""All benchmarks. To add one, create a module with a `BENCHMARK` in this package and list it here.
+
+`make integration` runs every one with its tiny size.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from deltaworks.sources.objects.relay.queue import NotificationQueue
@@ -151,4 +151,5 @@ BENCHMARK = Benchmark(
     name="relay",
     summary="messages per second from a queue into the file event log, against a consumer that stores nothing",
     run=run,
+    tiny=TinySize(),
 )

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, derive_result, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,4 +106,5 @@ BENCHMARK = Benchmark(
     name="requests",
     summary="requests and seconds of a batch on a bucket with latency, against the defaults of Arrow and delta-rs",
     run=run,
+    tiny=TinySize(constants={"_BATCHES": 2, "_EVENTS": 500}),
 )

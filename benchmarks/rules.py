@@ -12,7 +12,7 @@ import datetime as dt
 import statistics
 import time
 
-from benchmarks.harness import Benchmark, Options, Result, single_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, single_result
 
 RULES, LABEL_SETS = 100, 200
 _HISTORY = 30
@@ -56,5 +56,8 @@ def run(options: Options) -> list[Result]:
 
 
 BENCHMARK = Benchmark(
-    name="rules", summary="evaluating 100 rules with 200 label sets each, against the one minute available", run=run
+    name="rules",
+    summary="evaluating 100 rules with 200 label sets each, against the one minute available",
+    run=run,
+    tiny=TinySize(constants={"RULES": 5, "LABEL_SETS": 10, "_HISTORY": 5}),
 )

@@ -17,7 +17,7 @@ Every repetition writes new tables. All implementations use the pipeline's decla
 
 from __future__ import annotations
 
-from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, TinySize, measure
 
 
 def run(options: Options) -> list[Result]:
@@ -55,4 +55,5 @@ BENCHMARK = Benchmark(
     name="single_table",
     summary="writing 30 tables exactly once, against one plain Delta or Parquet write of the same events",
     run=run,
+    tiny=TinySize(),
 )

@@ -25,6 +25,10 @@ class DelayedObjects:
         self._wait()
         return self._objects.get(key)
 
+    def etag(self, key: str) -> str | None:
+        self._wait()
+        return self._objects.etag(key)
+
     def put(self, key: str, data: bytes) -> None:
         self._wait()
         self._objects.put(key, data)

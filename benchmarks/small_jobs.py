@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Options, Result, target_result
+from benchmarks.harness import Benchmark, Options, Result, TinySize, target_result
 from benchmarks.scratch_folders import copy_template
 from benchmarks.small_reprocess import PIPELINE, UNDECLARED_KIND, land_events, small_project
 from benchmarks.spark_submit import link_library, submit
@@ -142,4 +142,5 @@ BENCHMARK = Benchmark(
     name="small_jobs",
     summary="reprocess, replay, restore and gold build of a few thousand rows, each against its target of 25 seconds",
     run=run,
+    tiny=TinySize(constants={"_EVENTS": 600, "_UNDECLARED_EVENTS": 300}),
 )

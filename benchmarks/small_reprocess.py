@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.project import declare_project
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -31,13 +31,13 @@ PIPELINE = "small"
 UNDECLARED_KIND = "odd"
 _DAILY = "gold/daily.sql"
 _KINDS = ("view", "click", "buy")
-_OBJECTS, _EVENTS = 314, 4_270
+_OBJECTS, _EVENTS, _UNDECLARED_EVERY = 314, 4_270, 100
 _DAY = 86_400
 
 
 def run(options: Options) -> list[Result]:
     """Lands the objects once and reprocesses them from a copy in each repetition."""
-    with land_events(options) as template:
+    with land_events(options, events=_EVENTS, undeclared_every=_UNDECLARED_EVERY) as template:
         comparison = Comparison(
             metric="reprocess_without_spark_vs_spark",
             ours=Side("without_spark", _Reprocess(template, "without")),
@@ -48,7 +48,7 @@ def run(options: Options) -> list[Result]:
 
 
 @contextmanager
-def land_events(options: Options, *, events: int = _EVENTS, undeclared_every: int = 100) -> Iterator[Path]:
+def land_events(options: Options, *, events: int, undeclared_every: int) -> Iterator[Path]:
     """Creates a lake with `events` events. One event in `undeclared_every` has a name without a declared table and is
     quarantined.
     """
@@ -161,6 +161,7 @@ BENCHMARK = Benchmark(
     name="small_reprocess",
     summary="reprocessing a few thousand events in a few hundred objects, without Spark against with Spark",
     run=run,
+    tiny=TinySize(constants={"_OBJECTS": 20, "_EVENTS": 300}),
 )
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks import driver_start
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, target_result
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure, target_result
 from benchmarks.spark_submit import link_library, submit
 
 if TYPE_CHECKING:
@@ -233,4 +233,5 @@ BENCHMARK = Benchmark(
     name="start",
     summary="the phases of a stream's start: imports, Airflow's task, the session, spark-submit to the first batch",
     run=run,
+    tiny=TinySize(),
 )

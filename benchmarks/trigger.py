@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,4 +91,5 @@ BENCHMARK = Benchmark(
     name="trigger",
     summary="an empty batch and one of 100 events, against an append to one Delta table",
     run=run,
+    tiny=TinySize(constants={"_BATCHES": 2}),
 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ BENCHMARK = Benchmark(
     name="vacuum",
     summary="the nightly VACUUM of small tables without Spark, against Spark's command: seconds and CPU seconds",
     run=run,
+    tiny=TinySize(),
 )
 
 if __name__ == "__main__":

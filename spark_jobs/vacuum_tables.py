@@ -1,4 +1,4 @@
-"""The job of the operation `optimize_tables`: `spark-submit spark_jobs/optimize_tables.py --pipeline NAME`."""
+"""The job of the operation `vacuum_tables`: `spark-submit spark_jobs/vacuum_tables.py --pipeline NAME`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from deltaworks.operations.job import main
 
 if __name__ == "__main__":
-    sys.exit(main("optimize_tables"))
+    sys.exit(main("vacuum_tables"))

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 from deltaworks.airflow.child_process import JobOutput, parse_results
-from deltaworks.airflow.scheduled_dags import round_template
+from deltaworks.airflow.maintenance_dags import round_template
 from deltaworks.specs.maintenance import MaintenanceSpec
 
 

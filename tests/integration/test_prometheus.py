@@ -13,16 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.metrics.grafana import dashboard, expressions
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.stack.ports import HOST
+from tests.heartbeats import put_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 from tests.waiting import eventually
 
@@ -67,19 +66,7 @@ def lake(tmp_path: Path) -> LocalObjects:
         (paths.pipeline_control("shop"), "shop", {"rows": 1200, "backlog_records": 90}),
         (paths.relay_control("landing"), "landing", {"rows": 5, "dead_letters": 3, "backlog_files": 2}),
     ):
-        beat = Heartbeat(
-            pipeline=name,
-            owner="o",
-            epoch=1,
-            run="r",
-            state="running",
-            written_at=iso_now(),
-            started_at=iso_now(),
-            trigger_seconds=60,
-            oldest_pending_at="2026-01-01T00:00:00+00:00",
-            **more,
-        )
-        objects.put(paths.heartbeat(folder), beat.encode())
+        put_heartbeat(objects, folder, name, oldest_pending_at="2026-01-01T00:00:00+00:00", **more)
     return objects
 
 
@@ -106,12 +93,12 @@ def query(tmp_path: Path, exporter: str) -> Iterator[Query]:
         f"--storage.tsdb.path={tmp_path}/tsdb",
         f"--web.listen-address={HOST}:{port}",
     ]
-    with running(command, tmp_path / "prometheus.log"), httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+    with running(command, tmp_path / "prometheus.log"), httpx2.Client(base_url=f"http://{HOST}:{port}") as client:
 
         def ask(expression: str) -> list[Any]:
             try:
                 answer = client.get("/api/v1/query", params={"query": expression})
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 return []
             assert answer.status_code in (200, 503), (expression, answer.text)
             return list(answer.json()["data"]["result"]) if answer.is_success else []

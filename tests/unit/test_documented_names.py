@@ -251,12 +251,13 @@ def stems() -> frozenset[str]:
 
 
 def _is_composed(name: str) -> bool:
-    """Whether the code composes a name of a fixed beginning or end: `f"control_{verb}"`, `f"{prefix}_errors_total"`."""
+    """Whether the code composes a name: `f"control_{verb}"`, or `f"{PREFIX}_sink_errors"`, whose counters end with
+    `_total`.
+    """
+    if f'}}_{name.removesuffix("_total")}"' in source():
+        return True
     parts = [(name[: at.start()], name[at.end() :]) for at in re.finditer("_", name)]
-    return any(
-        (f'"{head}_{{' in source() and tail in words()) or (f"}}_{tail}" in source() and head in words())
-        for head, tail in parts
-    )
+    return any(f'"{head}_{{' in source() and tail in words() for head, tail in parts)
 
 
 CHECKS: dict[str, Check] = {

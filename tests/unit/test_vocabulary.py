@@ -140,7 +140,7 @@ def test_names_and_sentences_hold_no_listed_word_but_those_allowed() -> None:
         if number > allowed.get(place, {}).get(word, 0)
     ]
 
-    assert added == [], "use the term of the field (docs/contributing/style.md)"
+    assert added == [], "use the term of the field (CONTRIBUTING.md)"
 
 
 def test_the_list_of_allowed_words_holds_none_that_is_used_less() -> None:

@@ -1,7 +1,7 @@
 """Builds a pipeline's maintenance DAG: the night, a chain of tasks that spark-submit runs.
 
 Mutations where declared, OPTIMIZE, VACUUM, gold, and then what keeps the control tables and measures the others. No
-step needs the success of the one before, so each runs whatever became of it. The last task records the run for the
+step needs the success of the one before, so each runs also after a failed one. The last task records the run for the
 console, and fails if any step did: the run is red, and its first lines say which step, table and file failed and why.
 
 `maintenance_on` says which machine does the work: see `deltaworks.specs.maintenance.MaintenanceEngine`.
@@ -284,7 +284,7 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: D
     return [*steps, _record_night_task(spec.pipeline, environment)]
 
 
-#: A step runs whatever became of the steps before it. Its job learns whether the run is unattended.
+#: A step also runs after steps that failed or were skipped. Its job learns whether the run is unattended.
 _STEP_SETTINGS: Final[dict[str, Any]] = {
     "trigger_rule": "all_done",
     "env_vars": {UNATTENDED_VARIABLE: f"{{{{ not params.{STEPS} }}}}"},

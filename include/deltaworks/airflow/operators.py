@@ -312,11 +312,11 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         if completed.returncode != 0:
             self._why = f"the process without Spark ended with exit code {completed.returncode}"
             return False
-        left = sum(int(result.get("spark_work_count", 1)) for result in results) if results else 1
-        if left and not is_dry_run:
-            self._why = f"engine {engine}: {left:,} units of work are left for Spark"
+        remaining = sum(int(result.get("spark_work_count", 1)) for result in results) if results else 1
+        if remaining and not is_dry_run:
+            self._why = f"engine {engine}: {remaining:,} units of work remain for Spark"
             return False
-        what = "a dry run" if is_dry_run else "nothing to do" if look else "nothing left for Spark"
+        what = "a dry run" if is_dry_run else "nothing to do" if look else "nothing remains for Spark"
         self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
         self.log.info("%s", completed.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)

@@ -8,11 +8,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from deltaworks.airflow_client.login import AirflowLogin, airflow_login
 from deltaworks.airflow_client.requests import API, MISSING, AirflowRequests, dag_id_in_path
@@ -164,7 +164,7 @@ class AirflowApi(AirflowRequests):
         try:
             answer = self._client.get(f"{API}/monitor/health", timeout=timeout_seconds).raise_for_status().json()
             return Health.from_api(answer)
-        except (httpx.HTTPError, ValueError, AttributeError) as error:
+        except (httpx2.HTTPError, ValueError, AttributeError) as error:
             raise self._unreachable_error(error) from error
 
     def dags(self) -> tuple[Dag, ...]:
@@ -224,6 +224,25 @@ class AirflowApi(AirflowRequests):
         """Returns the latest runs, newest first."""
         answer = self._get(f"{_dag_path(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
         return tuple(DagRun.from_api(item) for item in answer["dag_runs"])
+
+    def create_backfill(self, dag_id: str, *, date: date) -> int:
+        """Creates a backfill with one run, for a date; returns its id. Runs of the date that exist are repeated."""
+        at = f"{date.isoformat()}T00:00:00Z"
+        body = {
+            "dag_id": dag_id,
+            "from_date": at,
+            "to_date": at,
+            "run_backwards": False,
+            "dag_run_conf": {},
+            "reprocess_behavior": "completed",
+            "max_active_runs": 1,
+        }
+        answer = self._request("POST", "/backfills", json=body)
+        return int(answer["id"])
+
+    def backfill_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
+        """Returns the newest runs of backfills of a DAG."""
+        return tuple(run for run in self.dag_runs(dag_id, limit=limit) if run.run_id.startswith("backfill__"))
 
     def set_run_note(self, dag_id: str, run_id: str, text: str) -> None:
         """Sets the note of a run, at most 1,000 characters of Markdown. Does nothing if the run does not exist."""
@@ -286,7 +305,7 @@ class AirflowApi(AirflowRequests):
         """Returns the address of the page on which a person answers a task's question."""
         return f"{self.run_link(dag_id, run_id)}/tasks/{quote(task_id)}/required_actions"
 
-    def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+    def _error_for(self, method: str, path: str, response: httpx2.Response) -> DeltaworksError:
         if response.status_code == MISSING and (dag_id := dag_id_in_path(path)):
             dags = self.dags()
             if dag_id not in {dag.dag_id for dag in dags}:

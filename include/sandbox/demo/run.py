@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -18,12 +19,20 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import load_settings
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings
 from generator.market import MarketSettings
 from generator.settings import GamesSettings
 from generator.viewers import ViewersSettings
-from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
+from sandbox.demo.answers import (
+    PUBLISHED_EDITS_FILE,
+    AnswerSheet,
+    answer_edits,
+    answer_games,
+    answer_mobile,
+    answer_revenue,
+)
 from sandbox.demo.dashboards import write_dashboards
 from sandbox.demo.data_settings import DataSettings, GeneratedTruths
 from sandbox.demo.engagement_answers import answer_engagement
@@ -33,6 +42,7 @@ from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.live_tables import await_live
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
+from sandbox.demo.night import GOLD, NIGHT, Night
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import START_SECONDS, DemoReport
@@ -50,7 +60,6 @@ DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_E
 #: ingested.
 _DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
 _HEALTH = HEALTH_DAG
-_MAINTENANCE = "games__maintenance"
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0
 
@@ -63,6 +72,8 @@ class DemoSettings:
     """
 
     games: GamesSettings | None
+    mobile: GamesSettings | None = None
+    with_revenue: bool = False
     engagement: EngagementSettings | None = None
     edits: Path | None
     viewers: ViewersSettings | None = None
@@ -78,6 +89,8 @@ class DemoSettings:
         """Settings of the data to send."""
         return DataSettings(
             games=self.games,
+            mobile=self.mobile,
+            with_revenue=self.with_revenue,
             engagement=self.engagement,
             edits=self.edits,
             viewers=self.viewers,
@@ -109,6 +122,7 @@ class Demo:
         self._say = progress
         self._home = StackHome.default()
         self._phases = Phases(self._home)
+        self._night = Night()
         # Only later requests count, because the request log is kept over restarts of the stack.
         self._began = utc_now()
         self.report = DemoReport()
@@ -163,12 +177,17 @@ class Demo:
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
         """Runs gold, mutations, maintenance and health jobs, and waits for live tables."""
         jobs = JobRuns(airflow, self._home, say=self._say)
-        chains = [[Job("games__gold"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
+        chains = []
+        if self._settings.games is not None:
+            self._night.prepare(catalog, self._home)
+            chains.append([Job(GOLD), Job(NIGHT, {"dry_run": False})])
+        if self._settings.with_revenue:
+            # Last, so that it shows whether its stream has read a row again that maintenance moved to another file.
+            chains[0].append(Job("revenue__gold"))
         if self._settings.engagement is not None:
             chains.append([Job("engagement__mutations", {"dry_run": False}), Job("engagement__gold")])
-        if self._settings.edits is not None:
-            chains.append([Job("edits__gold")])
         what = self._settings.data_settings
+        chains += [[Job(dag_id(name, "gold"))] for name in ("edits", "mobile") if name in what.pipelines]
         chains += [
             [Job(dag_id(name, "gold")) for name in names]
             for names in (what.viewers_settings, what.market_settings)
@@ -176,13 +195,14 @@ class Demo:
         ]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
+        for ended in jobs.ended:
+            if ended.job.dag_id == NIGHT:
+                self._night.read(airflow, ended)
         if not await_live(catalog, what.pipelines):
             self._say("live: not everything has been read")
         self.report.health = self._health(jobs)
         self.report.jobs = [(ended.job.dag_id, ended.seconds) for ended in jobs.ended]
-        self.report.maintenance = [
-            line for ended in jobs.ended if ended.job.dag_id == _MAINTENANCE for line in ended.tasks
-        ]
+        self.report.maintenance = [line for ended in jobs.ended if ended.job.dag_id == NIGHT for line in ended.tasks]
 
     def _health(self, jobs: JobRuns) -> str:
         """Returns the result of the latest health run, which started after all events were ingested.
@@ -208,6 +228,11 @@ class Demo:
         sheet = AnswerSheet(connection, tables)
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
+            self._night.answer(sheet, catalog)
+        if truths.mobile is not None:
+            answer_mobile(sheet, truths.mobile)
+        if truths.games is not None and self._settings.with_revenue:
+            answer_revenue(sheet, truths.games, compactions=_compactions(catalog))
         if truths.engagement is not None:
             answer_engagement(sheet, truths.engagement.tokenized(get_tokens(catalog, "engagement")))
         if truths.edits is not None and self._settings.edits is not None:
@@ -239,6 +264,13 @@ class Demo:
             catalog, self._settings.data_settings.pipelines, connection, reports / "dashboards"
         )
         report.html = write_report(connection, tables, report, reports)
+
+
+def _compactions(catalog: Catalog) -> int:
+    """Returns the number of compactions of the table that `revenue` reads."""
+    lake, key = Lake(catalog.environment.lake), paths.table("games", "purchase")
+    table = lake.open(key)
+    return 0 if table is None else sum(commit.get("operation") == "OPTIMIZE" for commit in table.history())
 
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:

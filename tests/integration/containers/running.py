@@ -16,9 +16,10 @@ from tests.integration.containers.image_build import ImageBuilder
 from tests.integration.containers.namespace_host import NamespaceHost, namespace_host
 from tests.integration.containers.specs import ProjectSpec
 from tests.integration.containers.variable_files import read_variables
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
-_FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-uv.lock")
+_FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-sandbox.lock")
 _FOLDERS = ("dags", "docker", "include", "plugins", "spark_jobs")
 _NOT_CHECKED_OUT = shutil.ignore_patterns("target", "secrets", "__pycache__", ".mypy_cache")
 #: The jars resolved by `make jars`; in a real build Maven downloads them in the stage with this name.
@@ -40,14 +41,7 @@ class RunningProject:
 
     def on_host(self, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a command on the host that publishes the containers' ports."""
-        return subprocess.run(
-            self.host.command(words),
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_process(self.host.command(words), env=variables, stdin=subprocess.DEVNULL)
 
 
 def check_out(folder: Path) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from rich.console import Console
 
 from benchmarks import harness
 from benchmarks.__main__ import main
-from benchmarks.harness import Clock, Comparison, Result, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure
 from benchmarks.printing import print_lines, print_table
 from benchmarks.registry import BENCHMARKS
+
+ROWS = 1_000
 
 
 class Ticking:
@@ -82,6 +86,43 @@ def test_a_side_shared_by_comparisons_runs_once_for_both(ticking: Ticking) -> No
     compared(ticking)
 
     assert ticking.calls.count("ours") == 4
+
+
+def test_a_tiny_run_has_its_size_its_constants_and_no_warm_up(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = ticking.side("ours", [2]), ticking.side("other", [4])
+    seen: list[object] = []
+
+    def run(options: Options) -> list[Result]:
+        seen.extend((options.events, options.minutes, sys.modules[__name__].ROWS))
+        return measure("bench", [Comparison(metric="a", ours=ours, other=other)], repeats=options.repeats)
+
+    tiny = TinySize(events=7, minutes=0.2, constants={"ROWS": 3})
+    (result,) = Benchmark(name="bench", summary="", run=run, tiny=tiny).run_tiny(lambda line: None)
+
+    assert seen == [7, 0.2, 3]
+    assert ticking.calls == ["ours", "other"]
+    assert result.ratio == 0.5
+    assert ROWS == 1_000
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_constants_of_a_tiny_size_exist(name: str) -> None:
+    benchmark = BENCHMARKS[name]
+
+    assert set(benchmark.tiny.constants) <= set(vars(sys.modules[benchmark.run.__module__]))
+
+
+def test_a_benchmark_that_cannot_run_here_says_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = replace(BENCHMARKS["cli"], unavailable=lambda: "no terminal: buy one")
+    monkeypatch.setitem(BENCHMARKS, "cli", missing)
+
+    assert main(["--only", "cli"]) == 1
+
+    assert "cli: not measured: no terminal: buy one" in capsys.readouterr().err
 
 
 def test_two_sides_of_one_name_are_refused(ticking: Ticking) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx
+import httpx2
 import pytest
 from fastapi import Response
 
@@ -17,9 +17,7 @@ from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
-from deltaworks.operations.registry import OPERATIONS
 from tests.console_harness import ConsoleHarness, FakeActions, FakeAuthenticator, console_harness, person
-from tests.unit.console.actions.test_fields import params_of
 
 CONTROL, RELAY = "/actions/control/games", "/actions/control_relay/landing"
 OWN = {"origin": "http://testserver", "accept": "text/html"}
@@ -28,15 +26,6 @@ OWN = {"origin": "http://testserver", "accept": "text/html"}
 def send(harness: ConsoleHarness, path: str, by: str) -> Any:
     values = {"_nonce": "n" * 20, "verb": "stop"}
     return harness.client.post(path, data=values, headers={**OWN, "X-Person": by}, follow_redirects=False)
-
-
-@pytest.fixture
-def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
-    """An Airflow with the forms of games and of the relay."""
-    for declared in OPERATIONS.values():
-        subject = "landing" if declared.scope == "relay" else "games"
-        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
-    return harness
 
 
 def test_no_page_links_to_other_sites(harness: ConsoleHarness) -> None:
@@ -140,10 +129,10 @@ def test_pages_use_at_most_four_threads_and_none_of_the_host(project: Path) -> N
             records=CachedObjects(lambda: objects),
             catalog=CatalogCache(),
         )
-        transport = httpx.ASGITransport(app=build_console(console))
+        transport = httpx2.ASGITransport(app=build_console(console))
         borrowed = 0
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://t", headers={"X-Person": "ada"}) as client,
+            httpx2.AsyncClient(transport=transport, base_url="http://t", headers={"X-Person": "ada"}) as client,
             anyio.create_task_group() as group,
         ):
             for _ in range(45):

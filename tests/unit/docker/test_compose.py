@@ -22,6 +22,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.weak_secrets import secret_weakness
 from sandbox.servers.landing import queue_url
+from tests.processes import run_process
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -236,9 +237,20 @@ def test_the_password_file_of_the_login_is_where_it_is_read_and_nowhere_else() -
 
 def test_every_image_is_pinned() -> None:
     for service in SERVICES.values():
-        image = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", service["image"])
+        image = re.sub(r"^\$\{\w+:-(.*)\}(-local)?$", r"\1", service["image"])
 
         assert re.fullmatch(r"[a-z/]+:\d[\w.]*(@sha256:[0-9a-f]{64})?", image), image
+
+
+def test_only_what_stands_for_aws_is_built_from_the_stage_with_the_sandbox() -> None:
+    built = {name: service["build"]["target"] for name, service in SERVICES.items() if "build" in service}
+
+    assert {name for name, target in built.items() if target == "local"} == {"moto", "landing-init"}
+    assert {name for name, target in built.items() if target == "product"} == set(SERVICES) - {
+        "moto",
+        "landing-init",
+        "postgres",
+    }
 
 
 def test_airflow_runs_on_postgres_and_its_parts_find_each_other() -> None:
@@ -311,7 +323,8 @@ def test_the_project_loads_in_every_environment(environment: str) -> None:
     of_objects = [source for source in sources if isinstance(source, FileSourceSpec)]
     assert of_objects
     for source in of_objects:
-        assert source.bucket == catalog.environment.landing.bucket
+        is_announced = catalog.relay(source.relay).queue_url is not None
+        assert (source.bucket == catalog.environment.landing.bucket) == is_announced
         assert source.bucket in catalog.relay(source.relay).buckets
 
 
@@ -409,13 +422,7 @@ def test_the_init_script_makes_every_pool_the_dags_use() -> None:
 def test_a_service_without_its_secret_says_who_makes_it(script: str, variable: str) -> None:
     others = {"DELTAWORKS_LAKE_ACCESS_KEY": "lake", "PATH": os.environ["PATH"]}
 
-    ran = subprocess.run(
-        ["bash", ROOT / "docker" / script, "master"],
-        env={**others, variable: ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_process(["bash", ROOT / "docker" / script, "master"], env={**others, variable: ""})
 
     assert ran.returncode != 0
     assert f"{variable}: is blank: make secrets" in ran.stderr

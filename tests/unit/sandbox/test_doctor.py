@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sandbox import doctor
-from sandbox.doctor import Check, check_machine, install_command, is_ready
+from sandbox.doctor import ENVIRONMENT_LOCKS, Check, check_machine, install_command, is_ready
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -78,8 +78,9 @@ def test_a_java_that_cannot_compile_is_no_use_until_the_jars_are_built(
     assert [checks[name].state for name in ("Java", "Maven", "jars")] == ["ok", "ok", "ok"]
 
 
-def test_an_environment_older_than_the_lock_file_is_to_be_made_again(bare: Path) -> None:
-    stamp, lock = bare / ".venv" / ".stamp", bare / "requirements.lock"
+@pytest.mark.parametrize("name", ENVIRONMENT_LOCKS)
+def test_an_environment_older_than_a_lock_file_is_to_be_made_again(bare: Path, name: str) -> None:
+    stamp, lock = bare / ".venv" / ".stamp", bare / name
     stamp.parent.mkdir()
     stamp.touch()
     lock.touch()
@@ -87,7 +88,7 @@ def test_an_environment_older_than_the_lock_file_is_to_be_made_again(bare: Path)
 
     check = _by_name(check_machine(bare, find_command=_machine()))["environment"]
 
-    assert (check.state, check.next_step) == ("warning", "make env")
+    assert (check.state, check.detail, check.next_step) == ("warning", f"older than {name}", "make env")
 
 
 def test_a_machine_whose_name_has_no_address_cannot_start_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +119,7 @@ def test_a_proxy_that_would_take_requests_to_this_machine_is_a_warning(
 def test_it_runs_with_nothing_installed_but_python() -> None:
     # -S leaves out site-packages, -I the folder and the variables of whoever calls.
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'include')!r}); from sandbox import doctor; doctor.main()"
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    answer = run_process([sys.executable, "-I", "-S", "-c", program], timeout=120)
 
     assert answer.stderr == ""
     assert answer.stdout.splitlines()[0].split() == ["what", "state", "detail", "next"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
 from deltaworks.specs.project import load_catalog
+from tests.processes import run_process
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 SPARK = "gold SQL is written in Spark's dialect"
@@ -164,14 +164,14 @@ def test_this_project_has_no_error() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT_ROOT / "include" / "pipelines").iterdir()))
-def test_any_pipeline_can_be_removed_unless_its_gold_is_read(tmp_path: Path, name: str) -> None:
+def test_any_pipeline_can_be_removed_unless_its_tables_are_read(tmp_path: Path, name: str) -> None:
     for folder in ("environments", "relays", "pipelines"):
         shutil.copytree(PROJECT_ROOT / "include" / folder, tmp_path / "include" / folder)
     shutil.rmtree(tmp_path / "include" / "pipelines" / name)
 
     check = check_project("local", root=tmp_path)
 
-    readers = {"cdn_logs": "video_qos", "filings": "stocks"}
+    readers = {"cdn_logs": "video_qos", "filings": "stocks", "games": "revenue"}
     assert [line.split("/")[2] for line in messages(check)] == [
         reader for read, reader in readers.items() if read == name
     ]
@@ -366,9 +366,7 @@ def test_only_the_check_needs_a_parser_of_sql() -> None:
         "from deltaworks.specs.project import load_catalog; load_catalog(); print('sqlglot' in sys.modules)"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", check=True)
 
     assert done.stdout.strip() == "False"
 
