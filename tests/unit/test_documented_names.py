@@ -25,8 +25,8 @@ from tests.unit.documented_keys import DOCS, nested_specs, resolves, undocumente
 from tests.unit.test_documents import ROOT, code_in, module_exists, offenders
 
 Check = Callable[[str, Path], list[str]]
-#: Prefixes of keys of other software: Spark, Delta, Hadoop and Kafka.
-FOREIGN_KEYS = ("spark.", "delta.", "fs.", "retention.", "message.")
+#: Prefixes of keys of other software: Delta, Hadoop and Kafka. Those of Spark are told by their form.
+FOREIGN_KEYS = ("delta.", "fs.", "retention.", "message.")
 #: Prefixes of addresses of other software: Airflow and the operating system.
 FOREIGN_ROUTES = ("/api", "/proc", "/dev/", "/opt/", "/tmp", "/var/", "/etc/")
 #: Owners that make a name after them one of other software: "pandas' `merge_asof`".
@@ -35,7 +35,8 @@ OWNERS = ("Airflow", "AWS", "Delta", "DuckDB", "Kafka", "pandas", "Polars", "Spa
 
 def inline_code(text: str) -> list[str]:
     """Returns the code within sentences and tables, without blocks of code, names of other software, and values of
-    options, which are chosen by the reader."""
+    options, which are chosen by the reader.
+    """
     sentences = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     own = re.sub(rf"\b(?:{'|'.join(OWNERS)})(?:'s?) `[^`\n]+`", "", sentences)
     return [re.sub(r"(--[a-z-]+) [^\s-]\S*|\$[A-Z_]+/\S+", r"\1", code) for code in re.findall(r"`([^`\n]+)`", own)]
@@ -96,7 +97,8 @@ def file_exists(name: str, text: str, document: Path) -> bool:
 
 def _is_written(name: str) -> bool:
     """Whether programs write such a file: `prepared/000042.done.json` as `.done.json`, `files-<table>.json` as
-    `files-{`, and `annotations/<time>.json` as `annotations/`."""
+    `files-{`, and `annotations/<time>.json` as `annotations/`.
+    """
     folder, _, base = name.rpartition("/")
     literal = re.sub(r"^(?:g?\d+|<[^<>]+>)", "", base)
     first = re.match(r"[a-z_]+-(?=.*\.)", base)
@@ -154,7 +156,7 @@ def unknown_keys(text: str, document: Path) -> list[str]:
     for code in inline_code(text):
         for key in KEY.findall(code):
             first = key.partition(".")[0]
-            is_key = first in nested_specs() and not key.startswith(FOREIGN_KEYS[1:])
+            is_key = first in nested_specs() and not key.startswith(FOREIGN_KEYS)
             if not is_key or resolves(key) or _is_other_name(key, text, document):
                 continue
             unknown.append(key)
@@ -162,7 +164,8 @@ def unknown_keys(text: str, document: Path) -> list[str]:
 
 
 def _is_other_name(name: str, text: str, document: Path) -> bool:
-    is_view = f"`{name.partition('.')[2]}`" in text  # `gold.games.daily` besides `games.daily`
+    # The prefix of views in SQL: `gold.games.daily` for the table `games.daily`.
+    is_view = name.startswith("gold.") and name.count(".") == 2 and f"`{name.removeprefix('gold.')}`" in text
     is_file = FILE.fullmatch(name) is not None and file_exists(name, text, document)
     return is_view or _is_spark_setting(name) or is_file or module_exists(name) or module_exists(f"deltaworks.{name}")
 
