@@ -53,6 +53,15 @@ class OrganisationScope:
             rows if self.organisations_frame is None else rows.join(self.organisations_frame, ORG_COLUMN, "left_semi")
         )
 
+    def intersection(self, organisations: set[str]) -> set[str]:
+        """Returns those of the organisations that are in scope."""
+        if self.organisations is not None:
+            return organisations.intersection(self.organisations)
+        if self.organisations_frame is None or not organisations:
+            return organisations
+        matching = self.organisations_frame.where(F.col(ORG_COLUMN).isin(*sorted(organisations)))
+        return {row[0] for row in matching.collect()}
+
     def exclude(self, rows: DataFrame) -> DataFrame:
         """Returns the rows of the organisations that are not in scope."""
         if self.organisations is not None:
@@ -120,7 +129,9 @@ class BatchFrames:
             self.requests = local_checkpoint(self.requests)
         self._organisations_with_intervals = self._organisations_of(self._mutations_spec.intervals)
         self.stored_intervals = self._read_stored_intervals()
-        with resolve_settings(session, request_count=0 if self.scope.is_empty else self.requests.count()):
+        #: The number of requests of the organisations in scope.
+        self.request_count = 0 if self.scope.is_empty else self.requests.count()
+        with resolve_settings(session, request_count=self.request_count):
             self.resolved_intervals = (
                 local_checkpoint(resolve(self.requests)) if not self.scope.is_empty else self.stored_intervals.limit(0)
             )

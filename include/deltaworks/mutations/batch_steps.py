@@ -1,4 +1,4 @@
-"""Runs the steps of one mutation batch in order: data tables, notifications, names, intervals.
+"""Runs the steps of one mutation batch in order: data tables, notifications, names, intervals, the check of sizes.
 
 The batch is compared with the stored intervals, so the intervals are written last. Until then, a run that resumes after
 a crash computes the same changes. Each step is one commit, made once, and is skipped if nothing differs.
@@ -17,15 +17,18 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.locks.write_turn import Turn, TurnFactory
+from deltaworks.control.objects import open_objects
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion, TableMutation
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.mutations.batch_frames import BatchFrames, TableChanges
 from deltaworks.mutations.bounds import mutable_tables, mutations_spec
 from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
+from deltaworks.mutations.entity_sizes import check_entity_sizes
 from deltaworks.mutations.interval_diff import local_checkpoint
 from deltaworks.mutations.merge import TableMerge, count_invalid_values, merge_settings, set_deletion_vectors
 from deltaworks.mutations.notifications import changed_rows, notifications
+from deltaworks.mutations.requests import resolve_settings
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.mutations.state_tables import (
     RENAME_NAME,
@@ -94,6 +97,8 @@ class BatchSteps:
         with self._phase("intervals"):
             self._update_intervals(frames)
         self._fault("stored")
+        with self._phase("sizes"), resolve_settings(self._session, request_count=frames.request_count):
+            check_entity_sizes(open_objects(self._lake.storage), self._spec, frames)
         invalid = counts.pop("", 0)
         return MutationCompletion(
             pipeline=self._spec.pipeline,

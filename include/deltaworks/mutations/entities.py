@@ -4,7 +4,7 @@ An entity is identified by its id before its first request. Within one period, a
 refers to the id before any request has moved another entity to it. So an id that two entities use one after the other
 gives two entities, and an id that was only a rename target gives none.
 
-Components are used for grouping, reports and alerts on giant components, never for resolution: an id that two entities
+Components are used for forecasts and reports, never for resolution or alerts (`entity_sizes`): an id that two entities
 use one after the other connects them, and only time separates them. They are computed by alternating large-star and
 small-star steps until nothing changes (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in
 MapReduce and Beyond", SoCC 2014). Edges run from the greater id to the smaller one, so both steps are a minimum by key

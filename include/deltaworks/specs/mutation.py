@@ -123,6 +123,9 @@ class MutationsSpec(Spec):
     alert_after_minutes: Annotated[int, IMMEDIATE] = Field(
         default=30, ge=1, description="age of the oldest unapplied request from which an alert is raised"
     )
+    alert_above_ids: Annotated[int, _NEXT_MUTATIONS] = Field(
+        default=1_000, ge=1, description="number of ids joined into one id from which an alert is raised"
+    )
     purge_after_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=30, ge=1, description="days after which deleted rows are physically removed"
     )

@@ -106,8 +106,6 @@ class RecordSourceSpec(PayloadSpec):
     Paths starting with `_record.` read record metadata (`key`, `headers`, `timestamp`, ...).
     """
 
-    tombstones: Annotated[Literal["quarantine", "event"], NEXT_START] = "quarantine"
-
     @model_validator(mode="after")
     def _check_record_format(self) -> Self:
         if self.format == "csv" and self.csv.header:
@@ -168,6 +166,7 @@ class KafkaSourceSpec(RecordSourceSpec):
         default=False, description="continue after records that expired unread"
     )
     security: Annotated[KafkaSecuritySpec | None, NEXT_START] = None
+    tombstones: Annotated[Literal["quarantine", "event"], NEXT_START] = "quarantine"
 
     @model_validator(mode="after")
     def _check_topics(self) -> Self:
