@@ -4,10 +4,17 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DOCS_ENV := .deltaworks/docs-env
+# The environment: what the product needs, then what the sandbox and the work on it add.
+LOCKS := requirements.lock requirements-sandbox.lock requirements-dev.lock
 export PYTHONPATH := $(CURDIR)/include
 export TZ := UTC
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYTHONDONTWRITEBYTECODE :=
+COMPILE := $(BIN)/uv pip compile --python-version 3.11 --generate-hashes --quiet --custom-compile-command "make lock"
+# Locks what the file $(1).txt adds to the locks $(2), whose versions it keeps. uv lists at the end what it left out.
+lock_addition = $(COMPILE) $(1).txt $(addprefix --constraint ,$(2)) --output-file $(1).lock \
+	$$(sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' $(2)) \
+	&& sed -i.all '/^$$/,$$d' $(1).lock && rm $(1).lock.all
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
@@ -21,18 +28,18 @@ doctor: ## say what this machine lacks, with the command that installs it
 	@$(PYTHON) -m sandbox.doctor
 
 # A checkout makes the lock files newer and mostly leaves their content: the stamp holds what was installed.
-$(VENV)/.stamp: requirements.lock requirements-uv.lock
+$(VENV)/.stamp: requirements-uv.lock $(LOCKS)
 	@set -e; \
 	if test -x $(BIN)/python && cat $^ | cmp -s - $@; then touch $@; exit; fi; \
 	command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it, or name one with make PYTHON=/path/to/python3.11"; exit 1; }; \
-	echo "==> environment: making $(VENV) what requirements.lock says (about a minute)"; \
+	echo "==> environment: making $(VENV) what the lock files say (about a minute)"; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--requirement requirements-uv.lock; \
-	$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python requirements.lock; \
+	$(BIN)/uv pip sync --quiet --require-hashes --python $(BIN)/python $(LOCKS); \
 	cat $^ > $@
 
-env: $(VENV)/.stamp ## create the environment from the lock file (once)
+env: $(VENV)/.stamp ## create the environment from the lock files (once)
 	@:
 
 jars: env ## resolve the jars and compile the Java classes (once)
@@ -41,13 +48,13 @@ jars: env ## resolve the jars and compile the Java classes (once)
 jarlock: env ## resolve the jars anew and record their digests in include/jars/jars.lock
 	@$(RUN) -m deltaworks.build.jars --record
 
-lock: env ## resolve requirements.txt anew into requirements.lock
-	@$(BIN)/uv pip compile requirements.txt --python-version 3.11 --generate-hashes --quiet \
-		--custom-compile-command "make lock" --output-file requirements.lock
-	@grep '^uv==' requirements.txt | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --quiet --no-deps \
-		--no-annotate --custom-compile-command "make lock" --output-file requirements-uv.lock
-	@$(BIN)/uv pip compile docs/requirements.txt --python-version 3.11 --generate-hashes --quiet \
-		--custom-compile-command "make lock" --output-file docs/requirements.lock
+lock: env ## resolve the requirements files anew into their lock files
+	@$(COMPILE) requirements.txt --output-file requirements.lock
+	@$(call lock_addition,requirements-sandbox,requirements.lock)
+	@$(call lock_addition,requirements-dev,requirements.lock requirements-sandbox.lock)
+	@$(call lock_addition,requirements-kubernetes,requirements.lock)
+	@grep '^uv==' requirements-dev.txt | $(COMPILE) - --no-deps --no-annotate --output-file requirements-uv.lock
+	@$(COMPILE) docs/requirements.txt --output-file docs/requirements.lock
 
 secrets: ## make the secrets of the containers, in docker/secrets; what is there stays
 	@$(PYTHON) docker/make_secrets.py

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
+import httpx2
 import psutil
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
@@ -96,7 +96,7 @@ def _fill_spool(root: Path, spool: Path, events: int) -> float:
         )
         measured = psutil.Process(process.pid)
         before = _cpu_seconds(measured)
-        with httpx.Client(auth=(_KEY, ""), timeout=60) as client:
+        with httpx2.Client(auth=(_KEY, ""), timeout=60) as client:
             for start in range(0, events, _BATCH):
                 numbers = range(start, min(events, start + _BATCH))
                 batch = [{"name": "order", "messageId": str(number), "pad": _PAD} for number in numbers]
@@ -151,8 +151,8 @@ def _server() -> Iterator[Any]:
 
 def _answers(address: str) -> bool:
     try:
-        httpx.get(f"{address}/moto-api/", timeout=2)
-    except httpx.TransportError:
+        httpx2.get(f"{address}/moto-api/", timeout=2)
+    except httpx2.TransportError:
         return False
     return True
 

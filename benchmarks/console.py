@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.console_server import READY_PREFIX
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
@@ -123,7 +123,7 @@ def p95(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=20)[-1]
 
 
-def _request_seconds(client: httpx.Client, path: str) -> float:
+def _request_seconds(client: httpx2.Client, path: str) -> float:
     began = time.perf_counter()
     client.get(path).raise_for_status()
     return time.perf_counter() - began
@@ -134,7 +134,7 @@ def request_until(base_url: str, cookies: dict[str, str], ended: Any, response_t
     of each thread, then all later ones.
     """
     with (
-        httpx.Client(base_url=base_url, cookies=cookies, timeout=60) as client,
+        httpx2.Client(base_url=base_url, cookies=cookies, timeout=60) as client,
         ThreadPoolExecutor(_CONCURRENT_READERS) as pool,
     ):
         response_times.put(list(pool.map(lambda _: _request_seconds(client, "/"), range(_CONCURRENT_READERS))))
@@ -150,7 +150,7 @@ def request_until(base_url: str, cookies: dict[str, str], ended: Any, response_t
         response_times.put(taken)
 
 
-def _cpu_seconds(client: httpx.Client) -> float:
+def _cpu_seconds(client: httpx2.Client) -> float:
     """Returns the CPU seconds the server process has used so far."""
     return float(client.get("/cpu").raise_for_status().json()["seconds"])
 
@@ -162,7 +162,7 @@ def run(options: Options) -> list[Result]:
         write_project(Path(folder))
         os.environ |= {"DELTAWORKS_PROJECT": folder, "DELTAWORKS_ENVIRONMENT": "local"}
         try:
-            with serving() as opened, httpx.Client(base_url=opened.rpartition("/open/")[0], timeout=60) as client:
+            with serving() as opened, httpx2.Client(base_url=opened.rpartition("/open/")[0], timeout=60) as client:
                 client.get(opened.removeprefix(str(client.base_url)), follow_redirects=True).raise_for_status()
                 return _measure_pages(client, options)
         finally:
@@ -170,7 +170,7 @@ def run(options: Options) -> list[Result]:
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _measure_pages(client: httpx.Client, options: Options) -> list[Result]:
+def _measure_pages(client: httpx2.Client, options: Options) -> list[Result]:
     def overview(clock: Clock) -> None:
         before = _cpu_seconds(client)
         with clock:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from benchmarks.console import PIPELINES, TABLES, p95, write_project
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
@@ -130,15 +130,15 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            if httpx.get(url + _VERSION, timeout=5).is_success:
+            if httpx2.get(url + _VERSION, timeout=5).is_success:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             time.sleep(0.5)
     raise RuntimeError(f"the API server did not start: {log.read_text(errors='replace')[-2_000:]}")
 
 
 def _token(url: str, name: str, password: str) -> str:
-    answer = httpx.post(f"{url}/auth/token", json={"username": name, "password": password}, timeout=60)
+    answer = httpx2.post(f"{url}/auth/token", json={"username": name, "password": password}, timeout=60)
     return str(answer.raise_for_status().json()["access_token"])
 
 
@@ -148,14 +148,14 @@ def _paths(reader: int) -> tuple[str, ...]:
     return ("/", f"/streams/{pipeline}", "/tables", f"/tables?pipeline={pipeline}", "/alerts", "/costs")
 
 
-def _page(client: httpx.Client, path: str) -> float:
+def _page(client: httpx2.Client, path: str) -> float:
     began = time.perf_counter()
     client.get("/deltaworks" + path).raise_for_status()
     return time.perf_counter() - began
 
 
-def _client(url: str, token: str) -> httpx.Client:
-    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"}, timeout=60)
+def _client(url: str, token: str) -> httpx2.Client:
+    return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"}, timeout=60)
 
 
 def read_until(url: str, tokens: tuple[str, ...], ended: Any, response_times: Any) -> None:
@@ -180,7 +180,7 @@ def read_until(url: str, tokens: tuple[str, ...], ended: Any, response_times: An
 def _versions(server: Server) -> list[float]:
     """Returns response times of the version endpoint for sequential requests 10 ms apart, like heartbeats of tasks."""
     seconds = []
-    with httpx.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
         for _ in range(VERSIONS):
             began = time.perf_counter()
             client.get(_VERSION).raise_for_status()

@@ -39,6 +39,6 @@ python - <<'PYTHON'
 from deltaworks.control.health.processes import channel_warning
 from deltaworks.specs.project import load_catalog
 
-if warning := channel_warning(load_catalog(tolerant=True).environment.alerts):
+if warning := channel_warning(load_catalog(skip_invalid=True).environment.alerts):
     print(f"Warning: {warning}")
 PYTHON

@@ -6,8 +6,8 @@
 ARG IMAGE=deltaworks:0.1.0
 FROM ${IMAGE}
 
-COPY --chown=airflow:0 docker/kubernetes.lock /opt/deltaworks/locks/kubernetes.lock
-RUN /opt/deltaworks/venv/bin/uv pip install --quiet --no-cache --no-deps --require-hashes \
-    --python /opt/deltaworks/venv/bin/python --requirement /opt/deltaworks/locks/kubernetes.lock
+COPY --chown=airflow:0 requirements-kubernetes.lock /opt/deltaworks/locks/
+RUN python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check --no-deps --require-hashes \
+    --requirement /opt/deltaworks/locks/requirements-kubernetes.lock
 
 COPY --chown=airflow:0 docker/spark_pod.sh /opt/deltaworks/

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from collector.recovery import RecoveredSpool, recover
 from collector.segments import Segment
@@ -78,9 +78,9 @@ class CollectorProcess:
         self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
         return self
 
-    def client(self, **more: Any) -> httpx.Client:
+    def client(self, **more: Any) -> httpx2.Client:
         """Returns a client with the write key."""
-        return httpx.Client(base_url=self.url, auth=(KEY, ""), timeout=30, **more)
+        return httpx2.Client(base_url=self.url, auth=(KEY, ""), timeout=30, **more)
 
     def kill(self) -> None:
         """Ends the process with kill -9."""

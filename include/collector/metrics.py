@@ -1,5 +1,5 @@
-"""Metrics of the collector in Prometheus text format. Labels contain no ids, only sources, status codes and error
-codes.
+"""Metrics of the collector: counters and histograms that cost a request almost nothing. `collector.exposition` makes
+Prometheus text of them.
 """
 
 from __future__ import annotations
@@ -7,9 +7,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 #: Bounds for the duration of a sync in seconds, from a fast SSD to a failing disk.
@@ -32,15 +33,10 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
-    def lines(self, name: str, *, labels: str = "") -> Iterable[str]:
-        """Yields the histogram as text, with labels such as `source="games"`."""
-        count = 0
-        before, alone = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
-        for bound, number in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
-            count += number
-            yield f'{name}_bucket{{{before}le="{bound}"}} {count}'
-        yield f"{name}_sum{alone} {self.sum}"
-        yield f"{name}_count{alone} {count}"
+    def buckets(self) -> list[tuple[str, float]]:
+        """Returns the number of values up to each bound."""
+        bounds = [*map(str, self._bounds), "+Inf"]
+        return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
 @dataclass(slots=True)
@@ -83,38 +79,3 @@ class Metrics:
         self.group_requests = Histogram(GROUP_BUCKETS)
         #: By source; empty if no drain runs in this process.
         self.sinks: Callable[[], Mapping[str, SinkSnapshot]] = dict
-
-    def text(self, gauges: Mapping[str, float]) -> str:
-        """Returns all metrics as text, with the current values of `gauges`."""
-        lines = ["# TYPE deltaworks_collector_requests_total counter"]
-        lines += [
-            f'deltaworks_collector_requests_total{{status="{status}",code="{code}"}} {count}'
-            for (status, code), count in sorted(self.requests.items())
-        ]
-        lines.append("# TYPE deltaworks_collector_events_total counter")
-        lines += [
-            f'deltaworks_collector_events_total{{source="{source}",verdict="{verdict}"}} {count}'
-            for (source, verdict), count in sorted(self.events.items())
-        ]
-        for name, histogram in (("sync_seconds", self.sync_seconds), ("group_requests", self.group_requests)):
-            lines.append(f"# TYPE deltaworks_collector_{name} histogram")
-            lines += histogram.lines(f"deltaworks_collector_{name}")
-        lines += _sink_lines(self.sinks())
-        for name, value in sorted(gauges.items()):
-            lines += [f"# TYPE deltaworks_collector_{name} gauge", f"deltaworks_collector_{name} {value}"]
-        return "\n".join(lines) + "\n"
-
-
-def _sink_lines(sinks: Mapping[str, SinkSnapshot]) -> list[str]:
-    """Returns the metrics of sinks; lines of one metric are consecutive, as the format requires."""
-    if not sinks:
-        return []
-    prefix, ordered = "deltaworks_collector_sink", sorted(sinks.items())
-    lines = [f"# TYPE {prefix}_seconds histogram"]
-    for source, reading in ordered:
-        lines += reading.metrics.seconds.lines(f"{prefix}_seconds", labels=f'source="{source}"')
-    lines.append(f"# TYPE {prefix}_errors_total counter")
-    lines += [f'{prefix}_errors_total{{source="{source}"}} {reading.metrics.errors}' for source, reading in ordered]
-    lines.append(f"# TYPE {prefix}_waiting_bytes gauge")
-    lines += [f'{prefix}_waiting_bytes{{source="{source}"}} {reading.waiting_bytes}' for source, reading in ordered]
-    return lines

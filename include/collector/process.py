@@ -23,6 +23,7 @@ import uvicorn
 from collector.app import CollectorApp, ServerState
 from collector.connections import KEEP_ALIVE_SECONDS, LimitedProtocol, close_idle
 from collector.disk import Disk
+from collector.exposition import CONTENT_TYPE, exposition
 from collector.metrics import Metrics
 from collector.recovery import RecoveredSpool, recover
 from collector.request_handler import RequestHandler, RequestHead
@@ -234,11 +235,10 @@ class CollectorProcess:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, ValueError):
                 head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-                status, text = b"404 Not Found", ""
+                status, body = b"404 Not Found", b""
                 if head.startswith((b"GET /metrics ", b"GET /metrics?")):
-                    status, text = b"200 OK", self._metrics.text(spool.gauges())
-                body = text.encode()
-                lines = [b"HTTP/1.1 " + status, b"content-type: text/plain; version=0.0.4; charset=utf-8"]
+                    status, body = b"200 OK", exposition(self._metrics, spool.gauges())
+                lines = [b"HTTP/1.1 " + status, b"content-type: " + CONTENT_TYPE.encode()]
                 lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
                 writer.write(b"\r\n".join(lines))
                 await writer.drain()

@@ -25,6 +25,8 @@ from deltaworks.errors import ConfigError
 State = Literal["ok", "missing", "warning"]
 
 SUPPORTED_PYTHON = (3, 11)
+#: What `make env` installs.
+ENVIRONMENT_LOCKS = ("requirements-uv.lock", "requirements.lock", "requirements-sandbox.lock", "requirements-dev.lock")
 #: Memory of the stack with two streams.
 RECOMMENDED_MEMORY_BYTES = 5 << 30
 #: Space for the Python environment, the jars, and a demo with its tables.
@@ -128,11 +130,12 @@ def _command(name: str, why: str, which: Callable[[str], str | None], *, is_need
 
 
 def _environment(root: Path) -> Check:
-    stamp, lock = root / ".venv" / ".stamp", root / "requirements.lock"
+    stamp = root / ".venv" / ".stamp"
     if not stamp.exists():
         return Check("environment", "warning", "not made yet", "make env")
-    if lock.exists() and stamp.stat().st_mtime < lock.stat().st_mtime:
-        return Check("environment", "warning", "older than requirements.lock", "make env")
+    for lock in (root / name for name in ENVIRONMENT_LOCKS):
+        if lock.exists() and stamp.stat().st_mtime < lock.stat().st_mtime:
+            return Check("environment", "warning", f"older than {lock.name}", "make env")
     return Check("environment", "ok", str(root / ".venv"))
 
 

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 
 from sandbox.servers.fault_proxy import Action, Fault
@@ -71,7 +71,7 @@ class Senders:
 
     def _send(self, sender: int) -> None:
         number, due = sender, time.monotonic()
-        with httpx.Client(auth=(KEY, ""), timeout=30) as client:
+        with httpx2.Client(auth=(KEY, ""), timeout=30) as client:
             while not self._ended.wait(max(0.0, due - time.monotonic())):
                 due = max(due + self._pause, time.monotonic() - self._pause)
                 ids = [f"e{number}-{place}" for place in range(BATCH)]
@@ -88,12 +88,12 @@ class Senders:
                     else:
                         self.answered |= set(ids)
 
-    def _post(self, client: httpx.Client, lines: str) -> str:
+    def _post(self, client: httpx2.Client, lines: str) -> str:
         """Returns the error code of the response; empty if the events were accepted."""
         headers = {"content-type": "application/x-ndjson"}
         try:
             answer = client.post(f"{self._stage.url}/v1/events", content=lines, headers=headers)
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return "cut"
         return "" if answer.status_code == 200 else str(answer.json()["code"])
 

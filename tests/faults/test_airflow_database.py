@@ -15,7 +15,7 @@ import pytest
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.dag_ids import HEALTH_DAG
 from tests.faults.harness.held_stream import Switches
-from tests.faults.harness.postgres import Postgres, drivers_path, missing, running_postgres
+from tests.faults.harness.postgres import Postgres, missing, running_postgres
 from tests.faults.harness.schedulers import Schedulers
 from tests.integration.airflow_harness import (
     BACK_SECONDS,
@@ -56,7 +56,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         variables = {
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.address(),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "tests.faults.harness.postgres.CONNECT_ARGS",
-            "PYTHONPATH": os.pathsep.join([str(project / "include"), str(PROJECT_ROOT), drivers_path()]),
+            "PYTHONPATH": os.pathsep.join([str(project / "include"), str(PROJECT_ROOT)]),
         }
         with running_stack(project, variables=variables) as (home, catalog):
             harness = AirflowHarness(home, catalog, Sender(catalog))

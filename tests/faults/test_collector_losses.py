@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from deltalake import write_deltalake
 
@@ -100,7 +100,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         harness.start()
         with harness.load():
             eventually(lambda: len(harness.acknowledged) > 400, "it takes events")
-        answer = httpx.post(f"{harness.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
+        answer = httpx2.post(f"{harness.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
         assert answer.json()["kept"] == 1
         harness.post()
         # A heartbeat from before the load also has no oldest event: the count tells them apart.

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.collector_process import CollectorProcess, declaration
@@ -55,7 +55,7 @@ class Burst:
             name, number = f"{self._name}{client_number}-{number}", number + 1
             try:
                 answer = client.post("/v1/track", json={"messageId": name})
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 self.failures.append((time.monotonic(), repr(error)))
                 time.sleep(0.02)
                 continue
@@ -103,11 +103,11 @@ def test_sigterm_in_a_burst_loses_no_request_while_load_balancers_switch(
     process = collector(declaration(limits={"drain_seconds": 15})).start()
     burst = Burst(process)
     until(lambda: len(burst.taken) > 10)
-    assert httpx.get(f"{process.url}/ready").status_code == 200
+    assert httpx2.get(f"{process.url}/ready").status_code == 200
 
     assert process.process is not None
     process.process.terminate()
-    until(lambda: httpx.get(f"{process.url}/ready").status_code == 503)
+    until(lambda: httpx2.get(f"{process.url}/ready").status_code == 503)
     answer = process.client().post("/v1/track", json={"messageId": "late"})
     before = len(burst.taken)
     until(lambda: len(burst.taken) > before + 10)
@@ -153,13 +153,13 @@ def test_a_full_disk_rejects_requests_and_keeps_acknowledged_events(collector: C
         if answer.status_code == 200:
             taken.append(str(number))
     small = client.post("/v1/track", json={"messageId": "small"})
-    metrics = httpx.get(process.metrics_url).text
+    metrics = httpx2.get(process.metrics_url).text
     process.terminate()
 
     assert answers[0] == (200, None)
     assert answers[-1] == (503, "disk")
     assert ids(process.spooled_events()) == [*taken, *(["small"] if small.status_code == 200 else [])]
-    assert 'deltaworks_collector_requests_total{status="503",code="disk"}' in metrics
+    assert 'deltaworks_collector_requests_total{code="disk",status="503"}' in metrics
 
 
 def test_a_full_quota_rejects_requests_and_readiness_reports_it(collector: Callable[..., CollectorProcess]) -> None:
@@ -245,7 +245,7 @@ def test_two_consecutive_disk_failures_end_the_process_with_21(
     for number in range(50):
         try:
             answer = client.post("/v1/track", json={"messageId": str(number)})
-        except httpx.TransportError:
+        except httpx2.TransportError:
             break
         if answer.status_code == 200:
             taken.append(str(number))

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -87,7 +87,7 @@ def stage(tmp_path: Path) -> Iterator[CollectorHarness]:
 
 def send(stage: CollectorHarness, *events: Any) -> None:
     lines = b"\n".join(event if isinstance(event, bytes) else json.dumps(event).encode() for event in events)
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{stage.url}/v1/events",
         params={"who": CANARY},
         content=lines,
@@ -187,7 +187,7 @@ def everywhere(stage: CollectorHarness) -> set[str]:
     found = {name for name in ("spool", "lake", "vault") if places_of(stage.root / name)}
     if has_canary(stage.log.read_bytes()):
         found.add("log")
-    if NEEDLE in httpx.get(stage.metrics_url, timeout=30).content:
+    if NEEDLE in httpx2.get(stage.metrics_url, timeout=30).content:
         found.add("metrics")
     if any(NEEDLE in data or NEEDLE.decode() in key for key, data in landed(stage).items()):
         found.add("objects")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 
-import httpx
+import httpx2
 
 from deltaworks.operations.base import APPROVE_TASK
 from deltaworks.operations.registry import get_operation
@@ -86,10 +86,10 @@ class Console:
 
     def __init__(self, people: People) -> None:
         login = people.login
-        answer = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
+        answer = httpx2.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
         self.person = login.username
         self._people = people
-        self._client = httpx.Client(
+        self._client = httpx2.Client(
             base_url=f"{login.url}/deltaworks",
             headers={"Accept": "text/html", "Authorization": f"Bearer {answer.json()['access_token']}"},
             timeout=60,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
@@ -57,7 +57,7 @@ def snippet(site: PageSite, collector: CollectorProcess) -> str:
 
 def taken(collector: CollectorProcess) -> int:
     """Returns how many events the process has acknowledged, by its metrics."""
-    text = httpx.get(collector.metrics_url).text
+    text = httpx2.get(collector.metrics_url).text
     start = "deltaworks_collector_events_total{"
     return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines() if line.startswith(start))
 

@@ -1,8 +1,8 @@
 """Runs the services of docker-compose.yaml in containers of this machine, built from the Dockerfile.
 
-Needs root and Linux, but no Docker. Two third-party images have substitutes (`containers/base_images.py`) with this
-machine's programs. The content of `apache/airflow` and `postgres`, and the installation of packages into the images,
-are therefore not tested; the Compose file, the Dockerfile's COPY and RUN, and the scripts are.
+Needs root and Linux, but no Docker. Third-party images have substitutes (`containers/base_images.py`) with this
+machine's programs. The content of `apache/airflow`, `python` and `postgres`, and the installation of packages into the
+images, are therefore not tested; the Compose file, the Dockerfile's COPY and RUN, and the scripts are.
 """
 
 from __future__ import annotations

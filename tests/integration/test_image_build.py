@@ -39,9 +39,10 @@ class Workshop:
         assert text in before
         path.write_text(before.replace(text, ""))
 
-    def build(self) -> Image:
+    def build(self, *, target: str = "") -> Image:
         self.builds += 1
-        return ImageBuilder(self.host, self.folder / f"images-{self.builds}", fetched=FETCHED).build(self.checkout)
+        builder = ImageBuilder(self.host, self.folder / f"images-{self.builds}", fetched=FETCHED)
+        return builder.build(self.checkout, target=target)
 
     def run(self, image: Image, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs a command in a container of the image, without a network."""
@@ -81,6 +82,13 @@ def test_an_image_has_what_is_copied_for_its_user_and_nothing_of_the_machine_or_
     )
 
 
+def test_the_server_of_the_local_profile_starts_from_its_own_stage(workshop: Workshop) -> None:
+    image = workshop.build(target="local")
+
+    assert workshop.run(image, "moto_server", "--help").returncode == 0
+    assert workshop.run(image, "ls", "dags").returncode != 0
+
+
 def test_what_is_not_copied_is_not_there(workshop: Workshop) -> None:
     workshop.without("Dockerfile", "docker/spark.sh ")
     workshop.without("Dockerfile", "COPY --chown=airflow:0 plugins /opt/airflow/plugins\n")
@@ -97,16 +105,22 @@ def test_what_is_not_copied_is_not_there(workshop: Workshop) -> None:
         (".dockerignore", "!docker/init.sh\n", '"docker/init.sh": not found in the build context'),
         (
             "Dockerfile",
-            "COPY --chown=airflow:0 docker/requirements.lock /opt/deltaworks/locks/docker.lock\n",
-            "docker.lock",
+            "COPY --chown=airflow:0 requirements.lock /opt/deltaworks/locks/\n",
+            "requirements.lock",
         ),
-        ("Dockerfile", " --require-hashes \\\n        --python", "installs what no lock with hashes says"),
+        ("Dockerfile", "        --require-hashes", "installs what no lock with hashes says"),
         ("Dockerfile", " include/jars/jars.lock", "jars.lock"),
-        ("Dockerfile", "USER 0\n", "Operation not permitted|Permission denied"),
     ],
 )
 def test_a_build_that_lacks_something_is_refused(workshop: Workshop, file: str, text: str, refusal: str) -> None:
     workshop.without(file, text)
 
     with pytest.raises(DockerfileError, match=refusal):
+        workshop.build()
+
+
+def test_a_run_has_no_more_rights_than_its_user(workshop: Workshop) -> None:
+    (workshop.checkout / "Dockerfile").write_text("FROM python:3.11-slim-bookworm\nUSER 50000\nRUN mkdir /opt/folder\n")
+
+    with pytest.raises(DockerfileError, match="Permission denied"):
         workshop.build()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from deltaworks.control import paths
@@ -106,12 +106,12 @@ def query(tmp_path: Path, exporter: str) -> Iterator[Query]:
         f"--storage.tsdb.path={tmp_path}/tsdb",
         f"--web.listen-address={HOST}:{port}",
     ]
-    with running(command, tmp_path / "prometheus.log"), httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+    with running(command, tmp_path / "prometheus.log"), httpx2.Client(base_url=f"http://{HOST}:{port}") as client:
 
         def ask(expression: str) -> list[Any]:
             try:
                 answer = client.get("/api/v1/query", params={"query": expression})
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 return []
             assert answer.status_code in (200, 503), (expression, answer.text)
             return list(answer.json()["data"]["result"]) if answer.is_success else []

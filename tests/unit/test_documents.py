@@ -178,7 +178,7 @@ def missing_code(text: str, document: Path) -> list[str]:
     # Marked examples are executed, which shows more: tests.unit.test_extending.
     text = re.sub(r"<!-- example: .*? -->\n```.*?```", "", text, flags=re.DOTALL)
     code = code_in(text)
-    modules = set(re.findall(r"(?<![\w./])(?:deltaworks|sandbox|collector|generator)(?:\.[a-zA-Z_]\w*)+", code))
+    modules = set(re.findall(r"(?<![\w./-])(?:deltaworks|sandbox|collector|generator)(?:\.[a-zA-Z_]\w*)+", code))
     files = set(re.findall(r"(?<![\w./<>-])(?:[a-z_]+/)+[a-z_0-9]+\.(?:py|md|xml|toml)(?![\w.])", code))
 
     gone = {name for name in modules - COLUMN_METADATA if not module_exists(name)}
@@ -399,9 +399,9 @@ def test_the_changelog_has_a_section_for_the_present_version() -> None:
     assert section[1].strip()
 
 
-def test_every_local_hook_of_pre_commit_runs_a_tool_of_the_lock_file() -> None:
+def test_every_local_hook_of_pre_commit_runs_a_locked_tool() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE))
     tool_of = {"ruff": "ruff", "mypy": "mypy", "lint-imports": "import-linter", "python": "pytest"}
 
     for hook in (hook for repo in config["repos"] for hook in repo["hooks"]):

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import anyio
 import anyio.from_thread
 import anyio.to_thread
-import httpx
+import httpx2
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN, ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
@@ -202,18 +202,18 @@ def _in_process_client(login: AirflowLogin) -> AirflowApi:
     return AirflowApi(login, should_retry=False, transport=_InProcessTransport())
 
 
-class _InProcessTransport(httpx.BaseTransport):
+class _InProcessTransport(httpx2.BaseTransport):
     """Sends requests to the application of this process. For threads that its event loop has started."""
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Returns the response of the application."""
         request.headers["Accept-Encoding"] = "identity"
         return anyio.from_thread.run(self._call, request)
 
-    async def _call(self, request: httpx.Request) -> httpx.Response:
-        transport = httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False)
+    async def _call(self, request: httpx2.Request) -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=_airflow_app(), raise_app_exceptions=False)
         response = await transport.handle_async_request(request)
-        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+        return httpx2.Response(response.status_code, headers=response.headers, content=await response.aread())
 
 
 def _airflow_app() -> Any:

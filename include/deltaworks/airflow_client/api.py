@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from deltaworks.airflow_client.login import AirflowLogin, airflow_login
 from deltaworks.airflow_client.requests import API, MISSING, AirflowRequests, dag_id_in_path
@@ -164,7 +164,7 @@ class AirflowApi(AirflowRequests):
         try:
             answer = self._client.get(f"{API}/monitor/health", timeout=timeout_seconds).raise_for_status().json()
             return Health.from_api(answer)
-        except (httpx.HTTPError, ValueError, AttributeError) as error:
+        except (httpx2.HTTPError, ValueError, AttributeError) as error:
             raise self._unreachable_error(error) from error
 
     def dags(self) -> tuple[Dag, ...]:
@@ -286,7 +286,7 @@ class AirflowApi(AirflowRequests):
         """Returns the address of the page on which a person answers a task's question."""
         return f"{self.run_link(dag_id, run_id)}/tasks/{quote(task_id)}/required_actions"
 
-    def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+    def _error_for(self, method: str, path: str, response: httpx2.Response) -> DeltaworksError:
         if response.status_code == MISSING and (dag_id := dag_id_in_path(path)):
             dags = self.dags()
             if dag_id not in {dag.dag_id for dag in dags}:

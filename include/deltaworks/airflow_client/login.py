@@ -48,7 +48,7 @@ class AirflowLogin:
         return self.url if self.public_url is None else self.public_url
 
     def tls_verification(self) -> ssl.SSLContext | bool:
-        """Returns the value for httpx's argument `verify`.
+        """Returns the value for httpx2's argument `verify`.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_INVALID, the certificate file cannot be read.

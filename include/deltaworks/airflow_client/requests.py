@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote
 
-import httpx
+import httpx2
 from tenacity import RetryCallState, retry, retry_if_exception_type, wait_exponential_jitter
 
 from deltaworks.airflow_client.login import AirflowLogin
@@ -67,11 +67,11 @@ class AirflowRequests:
         *,
         timeout_seconds: float = 30.0,
         should_retry: bool = True,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self.patient = should_retry
         self.login = login
-        self._client = httpx.Client(
+        self._client = httpx2.Client(
             base_url=login.url,
             timeout=timeout_seconds,
             trust_env=login.url.startswith("https://"),
@@ -126,7 +126,7 @@ class AirflowRequests:
                 hint=f"Check the address in {self.login.source}: it is that of Airflow's pages, without /api.",
             ) from error
 
-    def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+    def _error_for(self, method: str, path: str, response: httpx2.Response) -> DeltaworksError:
         """Returns the error for an error response. Subclasses can add details."""
         return request_error(self.login, method, path, status=response.status_code, detail=_detail(response))
 
@@ -136,7 +136,7 @@ class AirflowRequests:
         stop=_is_retry_time_over,
         reraise=True,
     )
-    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **options: Any) -> httpx2.Response:
         try:
             if not self._authorized:
                 self._log_in()
@@ -145,9 +145,9 @@ class AirflowRequests:
                 # With a user name and password the client can get a new token.
                 self._log_in()
                 response = self._client.request(method, API + path, **options)
-        except httpx.ReadTimeout as error:
+        except httpx2.ReadTimeout as error:
             raise _Busy(f"no answer to {method} {path} within {self._client.timeout.read:.0f} s") from error
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             self._raise_if_untrusted(error)
             raise _Unavailable(str(error) or type(error).__name__) from error
         if _is_token_rejected(response):
@@ -187,7 +187,7 @@ class AirflowRequests:
             "value of the variable it names; the password of the embedded stack is printed by `deltaworks status`.",
         )
 
-    def _raise_if_untrusted(self, error: httpx.TransportError) -> None:
+    def _raise_if_untrusted(self, error: httpx2.TransportError) -> None:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise ConfigError(
                 "AIRFLOW_UNTRUSTED",
@@ -206,13 +206,13 @@ class AirflowRequests:
         )
 
 
-def _is_token_rejected(response: httpx.Response) -> bool:
+def _is_token_rejected(response: httpx2.Response) -> bool:
     """Returns whether Airflow rejects the token: it has expired, or was signed with the secret before a restart."""
     unsigned = response.status_code == _FORBIDDEN and _detail(response) == _INVALID_SIGNATURE
     return unsigned or response.status_code == _UNAUTHORIZED
 
 
-def _detail(response: httpx.Response) -> str:
+def _detail(response: httpx2.Response) -> str:
     """Returns the error detail of a response as text."""
     try:
         detail = response.json()["detail"]

@@ -71,17 +71,17 @@ class TrafficClient:
         self._request("POST", body, {"Idempotency-Key": call_id})
 
     def _request(self, method: str, body: Any, headers: dict[str, str]) -> Any:
-        import httpx
+        import httpx2
 
         if self._spec.token is not None:
             headers = {**headers, "Authorization": f"Bearer {self._spec.token.resolve()}"}
         try:
-            answer = httpx.request(
+            answer = httpx2.request(
                 method, resolve_text(self._spec.url), json=body, headers=headers, timeout=self._spec.timeout_seconds
             )
-        except httpx.InvalidURL as error:
+        except httpx2.InvalidURL as error:
             raise _refused_error("its URL is invalid") from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise _unreachable_error(type(error).__name__) from error
         if answer.status_code >= _FIRST_SERVER_ERROR_STATUS or answer.status_code in _RETRYABLE_STATUSES:
             raise _unreachable_error(f"it answered {answer.status_code}")

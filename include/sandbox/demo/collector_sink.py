@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from generator.delivery import Sink
@@ -34,12 +34,12 @@ class CollectorSink:
     """
 
     def __init__(
-        self, url: str, *, key: str = "", client: httpx.Client | None = None, longest_wait_seconds: float = 10
+        self, url: str, *, key: str = "", client: httpx2.Client | None = None, longest_wait_seconds: float = 10
     ) -> None:
         self.acknowledged = 0
         self._url = url
-        self._auth = httpx.BasicAuth(key, "") if key else httpx.USE_CLIENT_DEFAULT
-        self._client = client or httpx.Client(timeout=60)
+        self._auth = httpx2.BasicAuth(key, "") if key else httpx2.USE_CLIENT_DEFAULT
+        self._client = client or httpx2.Client(timeout=60)
         self._retrying = retry(
             retry=retry_if_exception_type(BusyError),
             stop=stop_after_attempt(8),
@@ -51,7 +51,7 @@ class CollectorSink:
         """Posts the events of one object.
 
         Raises:
-            httpx.HTTPStatusError: the collector rejects the request permanently.
+            httpx2.HTTPStatusError: the collector rejects the request permanently.
             BusyError: the collector was busy or unreachable eight times.
         """
         events = list(events_of(body))
@@ -66,10 +66,10 @@ class CollectorSink:
         result = answer.json()
         self.acknowledged += int(result["accepted"]) + int(result.get("kept", 0))
 
-    def _post_once(self, content: bytes, kind: str) -> httpx.Response:
+    def _post_once(self, content: bytes, kind: str) -> httpx2.Response:
         try:
             answer = self._client.post(self._url, content=content, headers={"Content-Type": kind}, auth=self._auth)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise BusyError(f"{self._url}: {error}") from error
         if answer.status_code in _RETRYABLE_STATUS:
             raise BusyError(f"{self._url} answered {answer.status_code}: {answer.text[:200]}")
@@ -77,7 +77,7 @@ class CollectorSink:
 
 
 def collector_sink(
-    url: str, *, key: str = "", client: httpx.Client | None = None, longest_wait_seconds: float = 10
+    url: str, *, key: str = "", client: httpx2.Client | None = None, longest_wait_seconds: float = 10
 ) -> Sink:
     """Returns a `CollectorSink` for `url` as a sink function."""
     return CollectorSink(url, key=key, client=client, longest_wait_seconds=longest_wait_seconds)

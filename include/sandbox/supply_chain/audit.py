@@ -19,7 +19,7 @@ from deltaworks.errors import ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
 
 PIP_AUDIT = "pip-audit==2.10.1"
-LOCKS = ("requirements.lock", "docker/requirements.lock", "docker/kubernetes.lock")
+LOCKS = ("requirements.lock", "requirements-sandbox.lock", "requirements-dev.lock", "requirements-kubernetes.lock")
 _TIMEOUT_SECONDS = 1800
 
 

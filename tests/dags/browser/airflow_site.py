@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from sandbox.airflow.settings import airflow_settings, database_path, passwords_path
 from sandbox.stack.home import StackHome
@@ -100,6 +100,6 @@ def running_airflow(*, project: Path, dag_files: Sequence[Path] = ()) -> Iterato
 def _answers(site: AirflowSite, server: subprocess.Popen[bytes]) -> bool:
     assert server.poll() is None, "Airflow's API server ended"
     try:
-        return httpx.get(f"{site.url}/api/v2/monitor/health", timeout=10).is_success
-    except httpx.TransportError:
+        return httpx2.get(f"{site.url}/api/v2/monitor/health", timeout=10).is_success
+    except httpx2.TransportError:
         return False

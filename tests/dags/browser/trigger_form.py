@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import hypothesis.strategies as st
 from hypothesis import find
 
@@ -68,14 +68,14 @@ class AirflowRest:
     """Reads DAG params and created runs from Airflow's REST API."""
 
     def __init__(self, site: AirflowSite) -> None:
-        token = httpx.post(
+        token = httpx2.post(
             f"{site.url}/auth/token", json={"username": site.user, "password": site.password}, timeout=60
         )
         self._headers = {"Authorization": f"Bearer {token.raise_for_status().json()['access_token']}"}
         self._url = f"{site.url}/api/v2"
 
     def _get(self, path: str) -> Any:
-        return httpx.get(self._url + path, headers=self._headers, timeout=60).raise_for_status().json()
+        return httpx2.get(self._url + path, headers=self._headers, timeout=60).raise_for_status().json()
 
     def dag_ids(self) -> list[str]:
         """Returns all DAG ids, sorted."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
+import httpx2
 import psutil
 
 from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
@@ -120,14 +120,14 @@ class CollectorHarness:
             self._sent += count
         lines = "\n".join(json.dumps({"name": "order", "event_id": each, "pad": "x" * size}) for each in ids)
         try:
-            answer = httpx.post(
+            answer = httpx2.post(
                 f"{self.url}/v1/events",
                 content=lines,
                 headers={"content-type": "application/x-ndjson"},
                 auth=(KEY, ""),
                 timeout=30,
             )
-        except httpx.TransportError:
+        except httpx2.TransportError:
             code = "cut"
         else:
             code = "" if answer.status_code == 200 else str(answer.json()["code"])
@@ -199,7 +199,7 @@ class CollectorHarness:
     def sink_metric(self, name: str) -> float:
         """Returns a sink metric as Prometheus reads it."""
         start = f'deltaworks_collector_sink_{name}{{source="shop"}} '
-        lines = httpx.get(self.metrics_url, timeout=30).text.splitlines()
+        lines = httpx2.get(self.metrics_url, timeout=30).text.splitlines()
         return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
 
     def memory_bytes(self) -> int:
@@ -221,7 +221,7 @@ def collector_harness(
     (root / "include" / "collectors" / "edge.yaml").write_text(declared.replace("DIGEST", digest))
     with running_moto() as endpoint, running_fault_proxy(endpoint) as proxy:
         # Servers of one process share their objects.
-        httpx.post(f"{endpoint}/moto-api/reset").raise_for_status()
+        httpx2.post(f"{endpoint}/moto-api/reset").raise_for_status()
         client = boto3.session.Session().client(
             "s3",
             endpoint_url=endpoint,

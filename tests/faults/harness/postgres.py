@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
 import shutil
@@ -17,17 +16,13 @@ from pathlib import Path
 #: Debian installs the server's programs outside the PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
 _NEEDED = ("initdb", "pg_ctl", "createdb")
-_DRIVERS = ("psycopg2", "asyncpg")
 #: Connection arguments of the driver: none. The stack's own are for SQLite.
 CONNECT_ARGS: dict[str, str] = {}
 
 
 def missing() -> str:
-    """Returns the missing packages and how to install them; empty if none is missing."""
-    if _programs() is None:
-        return "no PostgreSQL server: apt install postgresql"
-    absent = [name for name in _DRIVERS if importlib.util.find_spec(name) is None]
-    return f"no {' and no '.join(absent)}: pip install -r docker/requirements.lock" if absent else ""
+    """Returns what is missing and how to install it; empty if nothing is."""
+    return "no PostgreSQL server: apt install postgresql" if _programs() is None else ""
 
 
 def _programs() -> Path | None:
@@ -79,14 +74,6 @@ class Postgres:
 def _owner() -> str | None:
     """Returns the user to run the server as: PostgreSQL refuses to run as root."""
     return "postgres" if os.getuid() == 0 else None
-
-
-def drivers_path() -> str:
-    """Returns the folder of the drivers, for the PYTHONPATH of processes that do not inherit this process's path."""
-    specs = [importlib.util.find_spec(name) for name in _DRIVERS]
-    return os.pathsep.join(
-        sorted({str(Path(spec.origin).parent.parent) for spec in specs if spec is not None and spec.origin is not None})
-    )
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Substitutes for third-party images: programs of this machine with equivalent entry points.
 
-`apache/airflow` provides its user, folders, variables, dumb-init, and an entry point that waits for Airflow's database.
+`apache/airflow` provides an entry point that waits for Airflow's database, and a script that trims logs. `python`
+provides dumb-init and a user, which the build adds to the real one.
 `postgres` provides an entry point that creates the database once, without network, and then serves it. The programs are
 this machine's: Python with the environment's packages, Java, and Debian's PostgreSQL.
 """
@@ -15,19 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AIRFLOW_USER = (50000, 0)
-#: Variables that apache/airflow sets and this project's services can observe.
-_AIRFLOW_VARIABLES = {
-    "AIRFLOW_HOME": "/opt/airflow",
-    "AIRFLOW_UID": "50000",
-    "AIRFLOW_USER_HOME_DIR": "/home/airflow",
-    "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
-    "DUMB_INIT_SETSID": "1",
-    "GUNICORN_CMD_ARGS": "--worker-tmp-dir /dev/shm",
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "PATH": "/home/airflow/.local/bin:/usr/python/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin",
-    "VIRTUAL_ENV": "/home/airflow/.local",
-}
+#: Variables that python sets and this project's services can observe.
+_PYTHON_VARIABLES = {"LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin"}
 _AIRFLOW_ENTRYPOINT = """\
 #!/usr/bin/env bash
 # Stands for the entry point of apache/airflow: waits for the database, then runs bash, python or a command of airflow.
@@ -119,7 +109,7 @@ def base_image(reference: str) -> BaseImage:
         KeyError: it has no substitute.
     """
     name = reference.partition("@")[0].rpartition(":")[0]
-    return {"apache/airflow": _airflow, "postgres": _postgres}[name]()
+    return {"apache/airflow": _airflow, "python": _python, "postgres": _postgres}[name]()
 
 
 def postgres_programs() -> Path | None:
@@ -132,20 +122,22 @@ def postgres_programs() -> Path | None:
 
 
 def _airflow() -> BaseImage:
-    python = os.path.realpath(sys.executable)
     return BaseImage(
-        variables=_AIRFLOW_VARIABLES,
-        entrypoint=("/usr/bin/dumb-init", "--", "/entrypoint"),
+        variables={},
+        entrypoint=(),
         command=(),
-        files={"/entrypoint": _AIRFLOW_ENTRYPOINT, "/usr/bin/dumb-init": _DUMB_INIT.replace("@python@", python)},
-        folders={
-            "/home/airflow": AIRFLOW_USER,
-            "/opt/airflow": AIRFLOW_USER,
-            "/opt/airflow/dags": AIRFLOW_USER,
-            "/opt/airflow/logs": AIRFLOW_USER,
-        },
-        user="50000",
-        workdir="/opt/airflow",
+        files={"/entrypoint": _AIRFLOW_ENTRYPOINT, "/clean-logs": "#!/bin/sh\n"},
+        folders={},
+    )
+
+
+def _python() -> BaseImage:
+    return BaseImage(
+        variables=_PYTHON_VARIABLES,
+        entrypoint=(),
+        command=("python3",),
+        files={"/usr/bin/dumb-init": _DUMB_INIT.replace("@python@", os.path.realpath(sys.executable))},
+        folders={"/home/airflow": AIRFLOW_USER},
         accounts=("airflow:x:50000:0:airflow:/home/airflow:/bin/bash",),
     )
 

@@ -135,6 +135,7 @@ class _ServiceReader:
             name=name,
             image=str(service.get("image", "")),
             is_built="build" in service,
+            target=_target(name, service.get("build")),
             entrypoint=_words(service.get("entrypoint")),
             command=_words(service.get("command")),
             variables=self._variables(service),
@@ -205,6 +206,14 @@ def _dependencies(service: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     needs = service.get("depends_on") or {}
     long = needs if isinstance(needs, Mapping) else dict.fromkeys(needs)
     return {name: {"condition": Condition.STARTED, **(how or {})} for name, how in long.items()}
+
+
+def _target(name: str, build: Any) -> str:
+    """Returns the stage that a `build` of this folder's Dockerfile names, empty for the last one."""
+    options = {"context": build} if isinstance(build, str) else dict(build or {"context": "."})
+    if set(options) - {"context", "target"} or options["context"] != ".":
+        raise ComposeFileError(f"service {name}: this build is not read here: {build}")
+    return str(options.get("target", ""))
 
 
 def _health_check(name: str, value: Mapping[str, Any] | None) -> HealthCheckSpec | None:

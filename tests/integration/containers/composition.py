@@ -133,8 +133,11 @@ class Composition:
         images: dict[str, Image] = {}
         for spec in self._project.services.values():
             if spec.image not in images:
-                is_ours = spec.is_built
-                images[spec.image] = builder.build(self._project.folder) if is_ours else builder.base(spec.image)
+                images[spec.image] = (
+                    builder.build(self._project.folder, target=spec.target)
+                    if spec.is_built
+                    else builder.base(spec.image)
+                )
         return images
 
     def _run(self, service: Service) -> None:

@@ -1,13 +1,11 @@
 """Provides the image's Python environment without installing it: this checkout's packages at the image's path.
 
-Packages that only the containers have are installed by hash from docker/requirements.lock, as in the build, and cached
-by uv. The build's installer is replaced by one that checks that its lock files are in the image and have hashes.
+The build's installer is replaced by one that checks that its lock files are in the image and have hashes.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +14,17 @@ from tests.integration.containers.base_images import AIRFLOW_USER
 
 VENV = "/opt/deltaworks/venv"
 _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-_INSTALLER = f"""\
-#!{VENV}/bin/python
+_INSTALLER = """\
 import sys
 from pathlib import Path
 
 words = sys.argv[1:]
 locks = [Path(word) for word in words if word.endswith((".lock", ".txt"))]
 if not locks or "--require-hashes" not in words:
-    sys.exit(f"{{words}} installs what no lock with hashes says")
+    sys.exit(f"{words} installs what no lock with hashes says")
 for lock in locks:
     if "--hash=sha256:" not in lock.read_text():
-        sys.exit(f"{{lock}} holds no hash")
+        sys.exit(f"{lock} holds no hash")
 """
 
 
@@ -39,25 +36,15 @@ class EnvironmentLayers:
     installed: tuple[Path, ...]
 
 
-def environment_layers(folder: Path, context: Path) -> EnvironmentLayers:
-    """Creates the layers below `folder`.
-
-    Raises:
-        RuntimeError: the packages of docker/requirements.lock could not be installed.
-    """
+def environment_layers(folder: Path) -> EnvironmentLayers:
+    """Creates the layers below `folder`."""
     environment = Path(sys.prefix).resolve()
     moved, installer = folder / "moved", folder / "installer"
     _give_folders(environment, moved)
     _move_programs(environment, moved)
-    install = ("pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", sys.executable)
-    places = ("--target", moved / _PACKAGES, "--requirement", context / "docker" / "requirements.lock")
-    done = subprocess.run([environment / "bin" / "uv", *install, *places], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"docker/requirements.lock was not installed: {done.stderr}")
-    for path in (installer / "bin" / "uv", installer / _PACKAGES / "pip" / "__main__.py"):
-        path.parent.mkdir(parents=True)
-        path.write_text(_INSTALLER, encoding="utf-8")
-        path.chmod(0o755)
+    program = installer / _PACKAGES / "pip" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(_INSTALLER, encoding="utf-8")
     return EnvironmentLayers(installer, (moved, environment))
 
 

@@ -1,8 +1,8 @@
 """Builds images from a Dockerfile without Docker: executes COPY and RUN on overlay layers.
 
-Nothing is downloaded: `apt-get` does nothing, and the environment is this checkout's, provided once its lock files are
-in the image. All other parts of a RUN are executed: folders, owners, permissions, and the check of the jars, which are
-present already.
+Nothing is downloaded: `apt-get` and `useradd` do nothing, and the environment is this checkout's, provided once its
+lock files are in the image. All other parts of a RUN are executed: folders, owners, permissions, and the check of the
+jars, which are present already.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class ImageBuilder:
         self._host = host
         self._folder = folder
         self._fetched = fetched or {}
+        self._stages: dict[str, _BuiltStage] = {}
 
     def base(self, reference: str) -> Image:
         """Returns the substitute for a third-party image."""
@@ -98,29 +99,35 @@ class ImageBuilder:
             workdir=start.workdir,
         )
 
-    def build(self, context: Path) -> Image:
-        """Builds the image of the last stage of `context/Dockerfile`.
+    def build(self, context: Path, *, target: str = "") -> Image:
+        """Builds a stage of `context/Dockerfile`, by default the last one, after the stages it needs. A stage is built
+        once.
 
         Raises:
             DockerfileError: Docker would refuse the build. Contains the line, and the missing file or RUN's output.
         """
-        text = (context / "Dockerfile").read_text(encoding="utf-8")
-        allowed = frozenset(build_context(context))
-        stages: dict[str, _BuiltStage] = {}
-        for number, stage in enumerate(read_dockerfile(text)):
-            start = stages[stage.base].image if stage.base in stages else self.base(stage.base)
+        stages = {stage.name: stage for stage in read_dockerfile((context / "Dockerfile").read_text(encoding="utf-8"))}
+        target = target or next(reversed(stages), "")
+        if target not in stages:
+            raise DockerfileError(f"{context}/Dockerfile has no stage {target}")
+        return self._stage(stages[target], context, stages).image
+
+    def _stage(self, stage: Stage, context: Path, stages: Mapping[str, Stage]) -> _BuiltStage:
+        if stage.name not in self._stages:
+            copies = [read_copy(each) for each in stage.instructions if each.name == "COPY"]
+            for needed in (stage.base, *(copy.stage for copy in copies)):
+                if needed in stages:
+                    self._stage(stages[needed], context, stages)
             built = _StageBuild(
                 host=self._host,
-                folder=self._folder / f"stage-{number}",
+                folder=self._folder / f"stage-{stage.name}",
                 context=context,
-                allowed=allowed,
-                stages=stages,
-                start=start,
+                allowed=frozenset(build_context(context)),
+                stages=self._stages,
+                start=self._stages[stage.base].image if stage.base in stages else self.base(stage.base),
             )
-            stages[stage.name] = built.build(stage, self._fetched.get(stage.name, {}))
-        if not stages:
-            raise DockerfileError(f"{context}/Dockerfile has no stage")
-        return list(stages.values())[-1].image
+            self._stages[stage.name] = built.build(stage, self._fetched.get(stage.name, {}))
+        return self._stages[stage.name]
 
     def _lay_base(self, start: BaseImage, layer: Path) -> None:
         layer.mkdir(parents=True)
@@ -227,7 +234,7 @@ class _StageBuild:
     def _run(self, instruction: Instruction) -> None:
         if f"venv {VENV}" in instruction.text and VENV not in self._image.environments:
             self._make_environment()
-        for name, text in {"apt-get": _PASS, "python": _PYTHON}.items():
+        for name, text in {"apt-get": _PASS, "useradd": _PASS, "python": _PYTHON}.items():
             _write_program(self._place(f"{_SHIMS}/{name}"), text)
         variables = {**self._image.variables, "HOME": "/tmp"}
         variables["PATH"] = f"{_SHIMS}:{variables['PATH']}"
@@ -247,7 +254,7 @@ class _StageBuild:
 
     def _make_environment(self) -> None:
         """Mounts the environment at the path of `python -m venv`, with an installer that only checks lock files."""
-        layers = environment_layers(self._environment, self._context)
+        layers = environment_layers(self._environment)
         self._place(VENV).mkdir(parents=True)
         self._host.mount_layers(self._root / VENV.lstrip("/"), (layers.installer, *layers.installed))
         self._image = replace(self._image, environments={**self._image.environments, VENV: layers.installed})

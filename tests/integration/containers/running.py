@@ -18,7 +18,7 @@ from tests.integration.containers.specs import ProjectSpec
 from tests.integration.containers.variable_files import read_variables
 
 ROOT = Path(__file__).resolve().parents[3]
-_FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-uv.lock")
+_FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-sandbox.lock")
 _FOLDERS = ("dags", "docker", "include", "plugins", "spark_jobs")
 _NOT_CHECKED_OUT = shutil.ignore_patterns("target", "secrets", "__pycache__", ".mypy_cache")
 #: The jars resolved by `make jars`; in a real build Maven downloads them in the stage with this name.

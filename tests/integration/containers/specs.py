@@ -49,11 +49,14 @@ class PublishedPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """A service. `entrypoint` and `command` are None if the image's are used."""
+    """A service. `target` is the stage of the Dockerfile it is built from, empty for the last one; `entrypoint` and
+    `command` are None if the image's are used.
+    """
 
     name: str
     image: str
     is_built: bool
+    target: str
     entrypoint: tuple[str, ...] | None
     command: tuple[str, ...] | None
     variables: Mapping[str, str]

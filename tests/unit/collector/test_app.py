@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from collector.app import CollectorApp, ServerState
+from collector.exposition import exposition
 from collector.request_handler import RequestHandler
 from collector.submissions import Entry, OnWritten, WriteResult
 from tests.unit.collector.request_handler_harness import KEY, ORIGIN, declared
@@ -246,10 +247,10 @@ def test_metrics_have_no_ids_in_their_labels() -> None:
     asyncio.run(client.send([b'{"batch":[{"messageId":"m-1"},3]}'], path="/v1/batch"))
     asyncio.run(client.send([b""], path="/v1/nothing"))
 
-    text = client.app.metrics.text({"spool_bytes": 7.0})
+    text = exposition(client.app.metrics, {"spool_bytes": 7.0}).decode()
 
-    assert 'deltaworks_collector_requests_total{status="200",code=""} 1' in text
-    assert 'deltaworks_collector_requests_total{status="404",code="path"} 1' in text
+    assert 'deltaworks_collector_requests_total{code="",status="200"} 1' in text
+    assert 'deltaworks_collector_requests_total{code="path",status="404"} 1' in text
     assert 'deltaworks_collector_events_total{source="games",verdict="kept"} 1' in text
     assert "deltaworks_collector_spool_bytes 7.0" in text
     assert "m-1" not in text

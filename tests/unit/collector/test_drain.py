@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from collector.delivery import CloseThresholds
 from collector.drain import Drain, LandingDestination, RecordDestination
+from collector.exposition import exposition
 from collector.metrics import Metrics
 from collector.packing import PackedObject, SpooledEvent
 from collector.segments import HEADER_BYTES
@@ -91,7 +92,7 @@ def test_sink_metrics_report_the_unavailable_sink_and_its_waiting_bytes(spool: W
 
     def figure(name: str, source: str) -> float:
         start = f'deltaworks_collector_sink_{name}{{source="{source}"}} '
-        (line,) = [line for line in metrics.text({}).splitlines() if line.startswith(start)]
+        (line,) = [line for line in exposition(metrics, {}).decode().splitlines() if line.startswith(start)]
         return float(line.removeprefix(start))
 
     in_all = sum(path.stat().st_size for path in spool.path.glob("seg-*.wal"))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
-import httpx
+import httpx2
 import pytest
 
 from deltaworks.console.console import DOCUMENT_THREADS, THREADS
@@ -165,9 +165,9 @@ def test_pages_do_not_wait_for_documents(harness: ConsoleHarness, tmp_path: Path
 
     async def read_pages() -> tuple[list[int], set[str]]:
         drawn: set[str] = set()
-        transport = httpx.ASGITransport(app=console.client.app)
+        transport = httpx2.ASGITransport(app=console.client.app)
         headers = {"X-Person": "ada"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://t", headers=headers, timeout=60) as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://t", headers=headers, timeout=60) as client:
 
             async def read_dashboard() -> None:
                 drawn.add((await client.get("/dashboards/games/noc")).text)

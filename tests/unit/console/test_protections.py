@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx
+import httpx2
 import pytest
 from fastapi import Response
 
@@ -140,10 +140,10 @@ def test_pages_use_at_most_four_threads_and_none_of_the_host(project: Path) -> N
             records=CachedObjects(lambda: objects),
             catalog=CatalogCache(),
         )
-        transport = httpx.ASGITransport(app=build_console(console))
+        transport = httpx2.ASGITransport(app=build_console(console))
         borrowed = 0
         async with (
-            httpx.AsyncClient(transport=transport, base_url="http://t", headers={"X-Person": "ada"}) as client,
+            httpx2.AsyncClient(transport=transport, base_url="http://t", headers={"X-Person": "ada"}) as client,
             anyio.create_task_group() as group,
         ):
             for _ in range(45):

@@ -236,9 +236,20 @@ def test_the_password_file_of_the_login_is_where_it_is_read_and_nowhere_else() -
 
 def test_every_image_is_pinned() -> None:
     for service in SERVICES.values():
-        image = re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", service["image"])
+        image = re.sub(r"^\$\{\w+:-(.*)\}(-local)?$", r"\1", service["image"])
 
         assert re.fullmatch(r"[a-z/]+:\d[\w.]*(@sha256:[0-9a-f]{64})?", image), image
+
+
+def test_only_what_stands_for_aws_is_built_from_the_stage_with_the_sandbox() -> None:
+    built = {name: service["build"]["target"] for name, service in SERVICES.items() if "build" in service}
+
+    assert {name for name, target in built.items() if target == "local"} == {"moto", "landing-init"}
+    assert {name for name, target in built.items() if target == "product"} == set(SERVICES) - {
+        "moto",
+        "landing-init",
+        "postgres",
+    }
 
 
 def test_airflow_runs_on_postgres_and_its_parts_find_each_other() -> None:

@@ -38,29 +38,30 @@ def pinned(package: str, file: str = "requirements.txt") -> str:
     return found[1].rstrip(" \\")
 
 
-def test_the_base_is_the_airflow_that_is_locked() -> None:
-    first = texts("FROM")[0].split()[0]
+def test_the_entry_point_is_that_of_the_locked_airflow_and_nothing_else_of_its_image() -> None:
+    entry, base = (text.split() for text in texts("FROM")[:2])
 
-    assert first.partition("@")[0] == f"apache/airflow:{pinned('apache-airflow')}-python3.11"
+    assert entry[0].partition("@")[0] == f"apache/airflow:{pinned('apache-airflow')}-python3.11"
+    assert [text for text in texts("COPY") if "--from=airflow" in text] == ["--from=airflow /entrypoint /clean-logs /"]
+    assert base[0].partition("@")[0] == "python:3.11-slim-bookworm"
     assert pinned("apache-airflow") == pinned("apache-airflow", "requirements.lock")
 
 
-def test_every_other_stage_stands_on_the_first() -> None:
+def test_every_other_stage_stands_on_the_environment_and_the_product_is_the_last() -> None:
     stages = texts("FROM")
 
-    assert [stage.split()[0] for stage in stages[1:]] == ["environment", "environment"]
-    assert stages[0].endswith("AS environment")
+    assert [stage.split()[0] for stage in stages[2:]] == ["environment"] * 3
+    assert stages[1].endswith("AS environment")
+    assert stages[-1].endswith("AS product")
 
 
-def test_uv_is_installed_by_the_hashes_of_its_own_lock_as_the_makefile_does() -> None:
+def test_uv_is_installed_by_the_hashes_of_its_own_lock() -> None:
     lock = (ROOT / "requirements-uv.lock").read_text()
-    install = next(text for text in texts("RUN") if "pip install" in text)
 
-    assert pinned("uv") == pinned("uv", "requirements-uv.lock") == pinned("uv", "requirements.lock")
-    assert hashes_of_uv(lock) == hashes_of_uv((ROOT / "requirements.lock").read_text())
-    for recipe in (install, (ROOT / "Makefile").read_text()):
-        assert re.search(r"pip install[^&@]*--require-hashes[^&@]*requirements-uv.lock", recipe)
-        assert not re.search(r"pip install[^&@]*uv==", recipe)
+    version = pinned("uv", "requirements-dev.txt")
+    assert version == pinned("uv", "requirements-uv.lock") == pinned("uv", "requirements-dev.lock")
+    assert hashes_of_uv(lock) == hashes_of_uv((ROOT / "requirements-dev.lock").read_text())
+    assert re.search(r"pip install[^&@]*--require-hashes[^&@]*requirements-uv.lock", (ROOT / "Makefile").read_text())
 
 
 def hashes_of_uv(lock: str) -> set[str]:
@@ -69,28 +70,19 @@ def hashes_of_uv(lock: str) -> set[str]:
     return set(re.findall(r"sha256:\w{64}", stanza[1]))
 
 
-def test_the_environment_is_installed_as_make_env_does_it() -> None:
-    install = next(text for text in texts("RUN") if "uv pip sync" in text)
-    makefile = (ROOT / "Makefile").read_text()
+def test_the_product_has_the_first_lock_and_the_local_servers_the_second_too_each_by_hash() -> None:
+    locks = [
+        re.findall(r"requirements\S*\.lock", stage) for stage in (ROOT / "Dockerfile").read_text().split("\nFROM ")[1:]
+    ]
+    copied_and_installed = {
+        "environment": ["requirements.lock"] * 2,
+        "local": ["requirements-sandbox.lock"] * 2,
+    }
 
-    for words in ("uv pip sync --quiet", "--require-hashes", "requirements.lock"):
-        assert words in install.replace("--no-cache ", "")
-        assert words in makefile
-    assert "/opt/deltaworks/locks/docker.lock" in install
-
-
-def test_the_lock_of_the_containers_has_what_it_is_made_from_and_hashes() -> None:
-    asked = set(re.findall(r"^([\w-]+==\S+)$", (ROOT / "docker" / "requirements.in").read_text(), re.MULTILINE))
-    lock = (ROOT / "docker" / "requirements.lock").read_text()
-
-    locked = set(re.findall(r"^([\w-]+==\S+) \\$", lock, re.MULTILINE))
-
-    assert asked
-    assert asked <= locked
-    assert lock.count("--hash=sha256:") >= len(locked)
-    mine = {name.split("==")[0] for name in locked}
-    theirs = set(re.findall(r"^([\w-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    assert mine & theirs == set(), "the two locks would fight over a version"
+    named = [text.rpartition(" AS ")[2] for text in texts("FROM")]
+    assert dict(zip(named, locks, strict=True)) == {name: copied_and_installed.get(name, []) for name in named}
+    for install in (text for text in texts("RUN") if "pip install" in text):
+        assert re.search(r"--no-deps +--require-hashes +--requirement", install)
 
 
 def test_the_jars_are_made_by_the_command_of_the_makefile() -> None:
@@ -113,7 +105,17 @@ def test_the_lakes_server_is_the_version_of_the_pom() -> None:
     assert f"s3proxy-{version[1]}-jar-with-dependencies.jar" in (ROOT / "docker" / "s3proxy.sh").read_text()
 
 
-@pytest.mark.parametrize("folder", ["dags", "plugins", "include", "spark_jobs"])
+def test_the_product_has_everything_below_include_but_the_sandbox_and_its_generators() -> None:
+    product = (ROOT / "Dockerfile").read_text().partition("AS product")[2]
+    tracked = subprocess.run(
+        ["git", "ls-files", "include"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    present = {line.split("/")[1] for line in tracked.splitlines()}
+    assert {name for name in present if f" include/{name}" not in product} == {"generator", "sandbox"}
+
+
+@pytest.mark.parametrize("folder", ["dags", "plugins", "include/deltaworks", "spark_jobs"])
 def test_the_layout_is_the_one_airflow_expects(folder: str) -> None:
     assert any(text.endswith(f" {folder} /opt/airflow/{folder}") for text in texts("COPY"))
     assert (ROOT / folder).is_dir()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate of requirements.lock")
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate of requirements-dev.lock")
 
 #: The oldest of those that get fixes, and the newest there is.
 VERSIONS = ("1.33", "1.37")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import doctor
-from sandbox.doctor import Check, check_machine, install_command, is_ready
+from sandbox.doctor import ENVIRONMENT_LOCKS, Check, check_machine, install_command, is_ready
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -78,8 +78,9 @@ def test_a_java_that_cannot_compile_is_no_use_until_the_jars_are_built(
     assert [checks[name].state for name in ("Java", "Maven", "jars")] == ["ok", "ok", "ok"]
 
 
-def test_an_environment_older_than_the_lock_file_is_to_be_made_again(bare: Path) -> None:
-    stamp, lock = bare / ".venv" / ".stamp", bare / "requirements.lock"
+@pytest.mark.parametrize("name", ENVIRONMENT_LOCKS)
+def test_an_environment_older_than_a_lock_file_is_to_be_made_again(bare: Path, name: str) -> None:
+    stamp, lock = bare / ".venv" / ".stamp", bare / name
     stamp.parent.mkdir()
     stamp.touch()
     lock.touch()
@@ -87,7 +88,7 @@ def test_an_environment_older_than_the_lock_file_is_to_be_made_again(bare: Path)
 
     check = _by_name(check_machine(bare, find_command=_machine()))["environment"]
 
-    assert (check.state, check.next_step) == ("warning", "make env")
+    assert (check.state, check.detail, check.next_step) == ("warning", f"older than {name}", "make env")
 
 
 def test_a_machine_whose_name_has_no_address_cannot_start_spark(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

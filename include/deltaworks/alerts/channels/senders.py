@@ -183,16 +183,16 @@ def webhook_sender(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
     """Creates the sender. Its errors never contain the URL, which may be a secret."""
 
     def send(notification: Notification) -> None:
-        import httpx
+        import httpx2
 
         headers = {"X-Deltaworks-Notification": notification.id}
         if spec.token is not None:
             headers["Authorization"] = f"Bearer {spec.token.resolve()}"
         try:
-            response = httpx.post(
+            response = httpx2.post(
                 resolve_text(spec.url), json=notification.record(), headers=headers, timeout=spec.timeout_seconds
             )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise rejection_error(spec.name, type(error).__name__) from error
         if response.status_code >= 300:
             raise rejection_error(spec.name, f"it answered {response.status_code}")

@@ -1,8 +1,8 @@
 """Parses user agents: browser or bot, operating system and device.
 
 Log files contain user agents in URL encoding, from old servers encoded twice; they are decoded up to two times. The
-regular expressions are those of uap-core. Without ua-parser's compiled matchers a new text takes about a millisecond;
-repeated texts are cached.
+regular expressions are those of uap-core, matched by ua-parser's library in Rust: a new text takes about 50 µs instead
+of a millisecond; repeated texts are cached.
 """
 
 from __future__ import annotations

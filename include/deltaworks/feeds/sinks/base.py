@@ -85,13 +85,13 @@ class WebhookSink:
     """Posts to one webhook URL. Errors do not contain the URL, because it may be secret."""
 
     def __init__(self, spec: WebhookSinkSpec, _messaging: AwsSpec) -> None:
-        import httpx
+        import httpx2
 
         self._url = resolve_text(spec.url)
         headers = {"Content-Type": "application/json"}
         if spec.token is not None:
             headers["Authorization"] = f"Bearer {spec.token.resolve()}"
-        self._client = httpx.Client(timeout=spec.timeout_seconds, headers=headers)
+        self._client = httpx2.Client(timeout=spec.timeout_seconds, headers=headers)
         self._max_rows = spec.rows_per_call
 
     def send(self, messages: Sequence[Message]) -> SendOutcome:
@@ -101,17 +101,17 @@ class WebhookSink:
         return outcome
 
     def _post(self, batch: list[Message]) -> SendOutcome:
-        import httpx
+        import httpx2
 
         name = hashlib.sha256("".join(item.id for item in batch).encode()).hexdigest()[:32]
         body = b'{"feed":' + orjson.dumps(batch[0].feed) + b',"changes":[' + b",".join(m.body for m in batch) + b"]}"
         try:
             response = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
-        except httpx.InvalidURL as error:
+        except httpx2.InvalidURL as error:
             raise sink_refused_error(
                 "The webhook", "its address is invalid", hint="Write https://…, in the variable too."
             ) from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             return SendOutcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
         if _SUCCESS <= response.status_code < _REDIRECT:
             return SendOutcome(failed=dict.fromkeys(_failed_ids(response, batch), "the receiver reported it as failed"))

@@ -71,3 +71,7 @@ def test_real_logs_match_the_known_families_and_bots(
     assert sum(agents.values()) == rows
     assert sum(count for text, count in agents.items() if answers[text]["browser"] != once(text)) == changed
     assert sum(count for text, count in agents.items() if answers[text]["is_bot"]) == bots
+
+
+def test_the_fast_matchers_are_used() -> None:
+    assert ua_parser.BestAvailableResolver is ua_parser.RegexResolver is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import FastAPI, Request, Response
 
@@ -57,15 +57,15 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
     assert taken[0] == taken[1] == taken[2] != taken[3]
 
 
-@pytest.mark.parametrize(("status", "error"), [(400, httpx.HTTPStatusError), (503, BusyError)])
+@pytest.mark.parametrize(("status", "error"), [(400, httpx2.HTTPStatusError), (503, BusyError)])
 def test_one_that_refuses_for_good_is_told(status: int, error: type[Exception]) -> None:
-    asked = list[httpx.Request]()
+    asked = list[httpx2.Request]()
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(request)
-        return httpx.Response(status, request=request)
+        return httpx2.Response(status, request=request)
 
-    client = httpx.Client(transport=httpx.MockTransport(answer))
+    client = httpx2.Client(transport=httpx2.MockTransport(answer))
     sink = collector_sink("http://collector", client=client, longest_wait_seconds=0.01)
     with pytest.raises(error):
         generate_games(GAMES, sink)

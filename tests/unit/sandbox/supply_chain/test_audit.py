@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ContractError, TransientError
-from sandbox.supply_chain.audit import audit, main, read_report
+from sandbox.supply_chain.audit import LOCKS, audit, main, read_report
 
 CLEAN = {"name": "attrs", "version": "25.4.0", "vulns": []}
 VULNERABLE = {"name": "jinja2", "version": "2.4.1", "vulns": [{"id": "PYSEC-2014-8"}, {"id": "PYSEC-2019-217"}]}
@@ -24,7 +24,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         "#!/bin/sh\n"
         'while [ $# -gt 0 ]; do case "$1" in --requirement) lock=$2 ;; --output) out=$2 ;; esac; shift; done\n'
-        f'cp "{tmp_path}/$(basename "$(dirname "$lock")").json" "$out" || {{ echo "no service" >&2; exit 1; }}\n'
+        f'cp "{tmp_path}/$(basename "$lock").json" "$out" || {{ echo "no service" >&2; exit 1; }}\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -37,7 +37,7 @@ def report(*packages: object) -> str:
 
 
 def test_packages_without_vulnerabilities_pass(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for lock in ("checkout", "docker"):
+    for lock in LOCKS:
         (reports / f"{lock}.json").write_text(report(CLEAN))
 
     assert main([]) == 0
@@ -71,8 +71,8 @@ def test_an_audit_without_a_report_says_why(reports: Path) -> None:
 
 
 def test_a_vulnerable_lock_counts_more_than_an_unanswered_one(reports: Path) -> None:
-    (reports / "checkout.json").write_text(report(VULNERABLE))
+    (reports / "requirements.lock.json").write_text(report(VULNERABLE))
     assert main([]) == ContractError.exit_code
 
-    (reports / "checkout.json").unlink()
+    (reports / "requirements.lock.json").unlink()
     assert main([]) == TransientError.exit_code
