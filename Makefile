@@ -71,9 +71,9 @@ audit: env ## ask a vulnerability service about every locked package (SERVICE=os
 lambda: env ## pack the collector as an AWS Lambda into dist/collector-lambda.zip, byte for byte the same each time
 	@$(RUN) -m sandbox.supply_chain.lambda_package
 
-demo: env ## run pipelines end to end and compare every result with the expected one (PIPELINES=names to choose)
+demo: env ## run pipelines end to end and compare every result with the expected one (ALL=1 for all, PIPELINES=names to choose)
 	@$(RUN) -m deltaworks.build.jars --broker
-	@$(RUN) -m deltaworks.cli demo $(if $(PIPELINES),--pipelines $(PIPELINES)) $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
+	@$(RUN) -m deltaworks.cli demo $(if $(ALL),--all) $(if $(PIPELINES),--pipelines $(PIPELINES)) $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
 
 up: jars ## start the embedded stack and keep it running
 	@$(RUN) -m deltaworks.cli up

@@ -1,4 +1,5 @@
-"""Makes what the profile `local` needs on its two servers: the lake's bucket, and the landing side wired together.
+"""Makes what the profile `local` needs on its two servers: the lake's bucket, the landing side wired together, and the
+Kinesis streams of declared pipelines.
 
 Safe to repeat. moto forgets everything when it restarts: run this service again then.
 """
@@ -10,7 +11,9 @@ import sys
 
 from botocore.exceptions import ClientError
 
-from sandbox.servers.landing import LAKE_BUCKET, VAULT_BUCKET, landing_client, wire_landing
+from sandbox.servers.landing import LAKE_BUCKET, VAULT_BUCKET, create_streams, landing_client, wire_landing
+from sandbox.stack.declared_topics import declared_streams
+from sandbox.stack.home import StackHome
 
 
 def main() -> None:
@@ -26,11 +29,13 @@ def main() -> None:
             lake.head_bucket(Bucket=bucket)
         except ClientError:
             lake.create_bucket(Bucket=bucket)
-    queues = wire_landing(
-        endpoint=os.environ["DELTAWORKS_AWS_ENDPOINT"],
-        access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
-        secret_key=os.environ["DELTAWORKS_AWS_SECRET_KEY"],
-    )
+    aws = {
+        "endpoint": os.environ["DELTAWORKS_AWS_ENDPOINT"],
+        "access_key": os.environ["DELTAWORKS_AWS_ACCESS_KEY"],
+        "secret_key": os.environ["DELTAWORKS_AWS_SECRET_KEY"],
+    }
+    queues = wire_landing(**aws)
+    create_streams(landing_client("kinesis", **aws), declared_streams(StackHome.default()))
     sys.stdout.write(f"{LAKE_BUCKET} is there; landed objects are announced on {queues.queue_url}\n")
 
 

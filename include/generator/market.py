@@ -11,8 +11,9 @@ import gzip
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -159,7 +160,8 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     rng = Random(f"market/{settings.seed}")
     companies = [_Company(ticker, first) for ticker, (_, _, first) in COMPANIES.items()]
     filings = sorted(
-        (fact for company in companies for fact in _generate_facts(company.ticker, rng)), key=_filing_order
+        (fact for company in companies for fact in _generate_facts(company.ticker, rng, settings.last.year)),
+        key=_filing_order,
     )
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     late: list[Delivery] = []
@@ -187,11 +189,11 @@ def _filing_order(fact: Fact) -> tuple[date, str, str]:
     return fact.filed, fact.ticker, fact.accession
 
 
-def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
+def _generate_facts(ticker: str, rng: Random, last_year: int) -> Iterator[Fact]:
     """Yields facts for each quarter and year of a company. The fourth quarter is filed together with the year."""
     number = tuple(COMPANIES).index(ticker)
     quarters: list[tuple[date, date, Decimal]] = []
-    for year in (2022, 2023, 2024):
+    for year in range(2022, last_year + 1):
         for month in (1, 4, 7, 10):
             start = date(year, month, 1)
             end = date(year + month // 10, (month + 3) % 12, 1) - timedelta(days=1)
@@ -256,6 +258,8 @@ def _price_objects(
     settings: MarketSettings, lines: dict[tuple[str, str], list[str]], rng: Random, truth: MarketTruth
 ) -> Iterator[Delivery]:
     """Yields one file per share and month, shuffled, with duplicates, a corrected price and a renamed header."""
+    landed_at = datetime.combine(settings.last, time.min, UTC) + timedelta(days=2)
+    land = partial(_price_file, truth=truth, landed_at=landed_at)
     files = list(lines.items())
     rng.shuffle(files)
     corrected: Delivery | None = None
@@ -264,9 +268,9 @@ def _price_objects(
         name = f"{settings.price_prefix}ticker={ticker}/{month}"
         if number == 0:
             # The correction must land last, regardless of the order in which other objects are announced.
-            corrected = _price_file(f"{name}.csv.gz", header, body, truth)
+            corrected = land(f"{name}.csv.gz", header, body)
             wrong_rows = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
-            yield _price_file(f"{name}-before.csv.gz", header, wrong_rows, truth)
+            yield land(f"{name}-before.csv.gz", header, wrong_rows)
             continue
         if number == 1:
             header = "Volume,Close,Date"
@@ -277,17 +281,17 @@ def _price_objects(
         if number == 3:
             body.append(f"{date(2024, 2, 1)},1,1,1,-5.00,1,1")
             truth.quarantined_rows["stocks"]["rule"] += 1
-        yield _price_file(f"{name}.csv.gz", header, body, truth)
+        yield land(f"{name}.csv.gz", header, body)
         if number % 7 == 4:
-            yield _price_file(f"{name}-again.csv.gz", header, body, truth)
+            yield land(f"{name}-again.csv.gz", header, body)
     if corrected is not None:
         yield corrected
 
 
-def _price_file(key: str, header: str, rows: list[str], truth: MarketTruth) -> Delivery:
+def _price_file(key: str, header: str, rows: list[str], *, truth: MarketTruth, landed_at: datetime) -> Delivery:
     truth.sent_objects["stocks"] += 1
     body = gzip.compress("\n".join([header, *rows, ""]).encode(), _GZIP_LEVEL, mtime=0)
-    return Delivery(key, body, len(rows), datetime(2025, 1, 2, tzinfo=UTC))
+    return Delivery(key, body, len(rows), landed_at)
 
 
 def _company_facts_object(settings: MarketSettings, company: _Company, truth: MarketTruth) -> Delivery:

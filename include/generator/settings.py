@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from deltaworks.errors import ConfigError
@@ -102,6 +102,14 @@ class GamesSettings:
     def as_mapping(self) -> dict[str, Any]:
         """Returns the settings as JSON values."""
         return asdict(self) | {"start_date": self.start_date.isoformat()}
+
+
+def first_day(until: date, *, days: int) -> date:
+    """Returns the first of `days` days of play whose events all end before `until`.
+
+    A day remains in between, because devices send duplicates up to 20 hours later.
+    """
+    return until - timedelta(days=days + 1)
 
 
 def _invalid_setting(problem: str) -> ConfigError:

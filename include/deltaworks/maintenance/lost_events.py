@@ -31,6 +31,7 @@ from deltaworks.events.collector_sequence_numbers import (
 from deltaworks.events.task_findings import DROPPED_SEQUENCE_NUMBERS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import QUARANTINE, connect
 from deltaworks.tables.steps import CHECKPOINT_STORE
@@ -118,6 +119,11 @@ def find_lost_events(
     """
     now = now or utc_now()
     pipelines = sorted({source.pipeline for source in catalog.collector(collector).sources.values()})
+    if not set(pipelines) <= set(catalog.pipelines):
+        # The collector also numbers events of pipelines that are not selected here.
+        catalog = load_catalog(
+            catalog.environment.environment, root=catalog.root, skip_invalid=True, only=[*catalog.pipelines, *pipelines]
+        )
     specs = catalog.pipelines
     tables = [find_collected_table(specs[name]) if name in specs else None for name in pipelines]
     unverifiable_pipelines = tuple(name for name, table in zip(pipelines, tables, strict=True) if table is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import typer
@@ -11,19 +12,23 @@ from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from sandbox.cli.stack import print_addresses, say
-from sandbox.demo.demo_options import delete_lake, demo_settings, parse_pipelines
+from sandbox.demo.demo_options import ALL_PIPELINES, delete_lake, demo_settings, parse_pipelines
 from sandbox.demo.report import DemoReport
 from sandbox.demo.run import Demo, find_edits
 
 
 def demo(
     pipelines: str = typer.Option(
-        "", help="Pipelines to run, such as cdn_logs,video_qos,filings,stocks; by default games, engagement, edits."
+        "", help="Pipelines to run, such as cdn_logs,video_qos; by default games, mobile, engagement, edits."
     ),
+    with_all: bool = typer.Option(False, "--all", help="Run all pipelines."),
     events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
     game_events: int = typer.Option(60_000, help="Approximate number of games events to generate."),
     days: int = typer.Option(9, help="Days of play they span."),
-    seed: int = typer.Option(1, help="The same seed gives the same events."),
+    until: datetime | None = typer.Option(
+        None, formats=["%Y-%m-%d"], help="Generated events end before this date (UTC); by default today."
+    ),
+    seed: int = typer.Option(1, help="The same seed and date give the same events."),
     activities: int = typer.Option(4_000, help="How many activities of the engagement pipeline; 0 leaves it out."),
     landing_seconds: float = typer.Option(20.0, help="Seconds over which the objects land."),
     keep: bool = typer.Option(False, help="Leave everything running."),
@@ -33,7 +38,7 @@ def demo(
     edits = find_edits(project_root(), events)
     if events is not None and (edits is None or not edits.is_file()):
         raise ConfigError("EVENTS_MISSING", f"There is no file {events}.")
-    chosen = parse_pipelines(pipelines)
+    chosen = ALL_PIPELINES if with_all else parse_pipelines(pipelines)
     if fresh:
         delete_lake(say)
     settings = demo_settings(
@@ -41,6 +46,7 @@ def demo(
         pipelines=chosen,
         game_events=game_events,
         days=days,
+        until=until.date() if until else None,
         activities=activities,
         seed=seed,
         landing_seconds=landing_seconds,

@@ -22,10 +22,11 @@ from generator.engagement_truth import EngagementTruth
 from generator.games import generate_games, write_files
 from generator.market import MarketSettings, MarketTruth, market_deliveries
 from generator.qos_truth import ViewersTruth
-from generator.settings import GamesSettings
+from generator.settings import GamesSettings, first_day
 from generator.viewers import ViewersSettings, viewer_deliveries
 
 app = typer.Typer(invoke_without_command=True)
+_UNTIL = typer.Option(None, formats=["%Y-%m-%d"], help="The events end before this date (UTC); by default today.")
 
 
 @app.callback()
@@ -33,7 +34,8 @@ def generate(
     context: typer.Context,
     events: int = typer.Option(100_000, help="Approximate number of events."),
     days: int = typer.Option(10, help="Days of play."),
-    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    until: datetime | None = _UNTIL,
+    seed: int = typer.Option(1, help="The same seed and date give the same bytes."),
     events_per_file: int = typer.Option(1_000, help="Events in one object."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json next to them."),
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
@@ -51,7 +53,13 @@ def generate(
     """
     if context.invoked_subcommand is not None:
         return
-    settings = GamesSettings(target_events=events, days=days, seed=seed, events_per_file=events_per_file)
+    settings = GamesSettings(
+        target_events=events,
+        days=days,
+        start_date=first_day(_date(until), days=days),
+        seed=seed,
+        events_per_file=events_per_file,
+    )
     if [directory is not None, land, bool(post)].count(True) != 1:
         raise ConfigError(
             "GENERATE_DESTINATION_MISSING",
@@ -75,9 +83,9 @@ def _post_sink(post: str, key: str) -> Sink:
         from sandbox.demo.collector_sink import collector_sink
 
         return collector_sink(post, key=key)
-    from sandbox.demo.landing_sink import landing_sink
+    from sandbox.demo.landing_sink import pipelines_sink
 
-    return landing_sink(catalog(required_service="landing").environment.landing)
+    return pipelines_sink(catalog(required_service="landing"))
 
 
 @app.command()
@@ -86,7 +94,8 @@ def engagement(
     organisations: int = typer.Option(300, help="Organisations, with power-law sizes."),
     requests_per_hundred: float = typer.Option(20.0, help="Requests for each hundred activities."),
     days: int = typer.Option(30, help="Days they span."),
-    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    until: datetime | None = _UNTIL,
+    seed: int = typer.Option(1, help="The same seed and date give the same bytes."),
     directory: Path | None = typer.Option(
         None, help="Write a file for each topic, and the right answers next to them."
     ),
@@ -99,6 +108,7 @@ def engagement(
         organisations=organisations,
         requests_per_hundred=requests_per_hundred,
         days=days,
+        start_date=_date(until) - timedelta(days=days),
         seed=seed,
     )
     if (directory is not None) == send:
@@ -139,7 +149,7 @@ def viewers(
     views: int = typer.Option(300, min=1, help="How many views."),
     minutes: int = typer.Option(45, min=1, help="Minutes within which all views begin."),
     start: str = typer.Option(
-        "2024-03-01T23:30", help="Start time in UTC. `now` ends at the current time, for dashboards."
+        "now", help="Start time in UTC, such as 2024-03-01T23:30; by default the views end at the current time."
     ),
     seed: int = typer.Option(1, help="The same seed and start give the same bytes."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json next to them."),
@@ -162,15 +172,16 @@ def viewers(
 @app.command()
 def market(
     first: str = typer.Option("2024-01-02", help="The first day. Splits are in 2024."),
-    last: str = typer.Option("2024-12-31", help="The last day."),
-    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    last: str = typer.Option("", help="The last day; by default yesterday."),
+    seed: int = typer.Option(1, help="The same seed and days give the same bytes."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json next to them."),
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
     pause_seconds: float = typer.Option(0.0, help="Seconds from one object that lands to the next."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
     """Generate a market: daily share prices (stocks) and company filings (filings)."""
-    settings = MarketSettings(first=_day(first), last=_day(last), seed=seed)
+    end = _day(last) if last else utc_now().date() - timedelta(days=1)
+    settings = MarketSettings(first=_day(first), last=end, seed=seed)
     answers = MarketTruth()
     published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
@@ -201,6 +212,10 @@ def _published_amount(published: Published) -> str:
 
 def _rejection_summary(answers: ViewersTruth | MarketTruth) -> str:
     return f"{sum(rows for reasons in answers.quarantined_rows.values() for rows in reasons.values()):,}"
+
+
+def _date(until: datetime | None) -> date:
+    return utc_now().date() if until is None else until.date()
 
 
 def _instant(text: str) -> datetime:

@@ -148,6 +148,47 @@ def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None
         answer_live(sheet, truth)
 
 
+def answer_mobile(sheet: AnswerSheet, truth: GamesTruth) -> None:
+    """Compares the mobile pipeline's tables with the truth. It has one table for all event types."""
+    bronze = dict(sheet.fetch_rows("SELECT event_name, count(*) FROM mobile.events GROUP BY 1"))
+    by_name = {name: rows for name, rows in truth.bronze_rows.items() if name != "events"}
+    sheet.check_rows("mobile", "bronze rows by event type", bronze, by_name)
+    quarantined = sheet.fetch_one("SELECT count(*) FROM mobile.quarantine")
+    sheet.check_equal("mobile", "quarantined rows", quarantined, truth.quarantined_rows)
+    distinct = Counter[str]()
+    for (_, name), events in truth.events_per_hour.items():
+        distinct[name] += events
+    computed = dict(sheet.fetch_rows("SELECT event_name, sum(events)::BIGINT FROM mobile.events_per_day GROUP BY 1"))
+    sheet.check_rows("mobile", "distinct events by type", computed, distinct)
+    sheet.check_equal(
+        "mobile",
+        "bookings in all",
+        sheet.fetch_one("SELECT sum(bookings) FROM mobile.bookings_per_day"),
+        truth.bookings,
+    )
+    # One shard is split into two, which are merged into one. A new shard can remain empty.
+    shards = sheet.fetch_one("SELECT count(DISTINCT shard) FROM mobile.events")
+    sheet.check_between("mobile", "Kinesis shards with events, after a split and a merge", shards, 3, 4)
+
+
+def answer_revenue(sheet: AnswerSheet, truth: GamesTruth, *, compactions: int) -> None:
+    """Compares the revenue pipeline's tables with the truth of the pipeline whose table it reads.
+
+    Args:
+        compactions: number of compactions of that table, to be shown.
+    """
+    sales = sheet.fetch_one("SELECT count(*) FROM revenue.sales")
+    question = f"rows of games.purchase, once each; compacted meanwhile: {compactions}"
+    sheet.check_equal("revenue", question, sales, truth.bronze_rows["purchase"])
+    revenue = sheet.fetch_one("SELECT sum(revenue) FROM revenue.revenue_per_day")
+    sheet.check_equal("revenue", "revenue in all", revenue, truth.bookings)
+    days = dict(sheet.fetch_rows("SELECT event_date, sum(revenue) FROM revenue.revenue_per_day GROUP BY 1"))
+    expected = Counter[date]()
+    for hour, sold in truth.bookings_per_hour.items():
+        expected[hour.date()] += sold.amount  # type: ignore[assignment]
+    sheet.check_rows("revenue", "revenue per day", days, expected)
+
+
 def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
     """Checks that live counts are between two bounds: all delivered events, and those minus events the watermark may
     drop.

@@ -1,17 +1,21 @@
-"""Posts events to the stack's collector and waits until it has delivered them."""
+"""Posts events to the stack's collector and waits until it has delivered them; reshards a Kinesis stream meanwhile."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.collector import SourceStatus, read_collector_heartbeats
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
+from generator.delivery import Sink
 from sandbox.demo.collector_sink import CollectorSink
 
-#: A source in include/collectors/edge.yaml whose events contain their own time, and its write key.
-SOURCE, KEY = "games_replay", "games-replay-key"
+#: By pipeline: a source in include/collectors/edge.yaml whose events contain their own time, and its write key.
+SOURCES = {"games": ("games_replay", "games-replay-key"), "mobile": ("mobile_replay", "mobile-replay-key")}
+#: Kinesis hashes partition keys to 128 bits.
+_MIDDLE_HASH_KEY = str(1 << 127)
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 
@@ -23,17 +27,14 @@ class CollectorDelivery:
     """
 
     def __init__(self, catalog: Catalog, pipeline: str, url: str) -> None:
-        (self._collector,) = [
-            name
-            for name, spec in catalog.collectors.items()
-            if SOURCE in spec.sources and spec.sources[SOURCE].pipeline == pipeline
-        ]
+        self._source, key = SOURCES[pipeline]
+        (self._collector,) = [name for name, spec in catalog.collectors.items() if self._source in spec.sources]
         self._objects = open_objects(catalog.environment.lake)
         self._before = self._delivered()
-        self.post = CollectorSink(f"{url}/v1/events", key=KEY)
+        self.post = CollectorSink(f"{url}/v1/events", key=key)
 
-    def await_delivery(self) -> int:
-        """Waits until all posted events are delivered; returns the number of objects that contain them.
+    def await_delivery(self) -> SourceStatus:
+        """Waits until all posted events are delivered; returns the numbers of events and of objects that contain them.
 
         Raises:
             TransientError: EVENTS_NOT_DELIVERED, nothing was delivered for two minutes.
@@ -50,12 +51,14 @@ class CollectorDelivery:
             now = self._delivered()
             if now != delivered:
                 delivered, since = now, time.monotonic()
-        return delivered.objects - self._before.objects
+        return SourceStatus(
+            delivered=delivered.delivered - self._before.delivered, objects=delivered.objects - self._before.objects
+        )
 
     def _delivered(self) -> SourceStatus:
         """Returns the number of delivered events and objects of the source, summed over all collector processes."""
         beats = [
-            beat.sources.get(SOURCE, SourceStatus())
+            beat.sources.get(self._source, SourceStatus())
             for beat in read_collector_heartbeats(self._objects, self._collector)
         ]
         return SourceStatus(
@@ -63,3 +66,40 @@ class CollectorDelivery:
             objects=sum(beat.objects for beat in beats),
             problem=" ".join(beat.problem for beat in beats),
         )
+
+
+class ReshardingSink:
+    """Passes objects on, and reshards a stream of one shard: splits it after a third of the objects, and merges the
+    two new shards after two thirds.
+
+    Args:
+        deliver: receives the objects.
+        kinesis: a boto3 client.
+        objects: the approximate number of objects.
+    """
+
+    def __init__(self, deliver: Sink, kinesis: Any, stream: str, *, objects: int) -> None:
+        self._deliver = deliver
+        self._kinesis = kinesis
+        self._stream = stream
+        self._steps = {max(1, objects // 3): self._split, max(2, 2 * objects // 3): self._merge}
+        self._passed = 0
+
+    def __call__(self, key: str, body: bytes) -> None:
+        """Passes one object on."""
+        self._deliver(key, body)
+        self._passed += 1
+        if step := self._steps.get(self._passed):
+            step(self.open_shards())
+            self._kinesis.get_waiter("stream_exists").wait(StreamName=self._stream)
+
+    def open_shards(self) -> list[str]:
+        """Returns the ids of the shards that accept records."""
+        shards = self._kinesis.list_shards(StreamName=self._stream)["Shards"]
+        return [shard["ShardId"] for shard in shards if "EndingSequenceNumber" not in shard["SequenceNumberRange"]]
+
+    def _split(self, shards: list[str]) -> None:
+        self._kinesis.split_shard(StreamName=self._stream, ShardToSplit=shards[0], NewStartingHashKey=_MIDDLE_HASH_KEY)
+
+    def _merge(self, shards: list[str]) -> None:
+        self._kinesis.merge_shards(StreamName=self._stream, ShardToMerge=shards[0], AdjacentShardToMerge=shards[1])

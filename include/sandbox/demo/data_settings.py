@@ -20,11 +20,15 @@ class DataSettings:
     """Amounts of data to send; None sends none of that kind.
 
     Attributes:
+        mobile: events of phones, which go through Kinesis.
+        with_revenue: the purchases of `games` are read by another pipeline.
         viewers: CDN logs and, with `with_player_events`, player events.
         market: company filings and, with `with_share_prices`, share prices.
     """
 
     games: GamesSettings | None
+    mobile: GamesSettings | None = None
+    with_revenue: bool = False
     engagement: EngagementSettings | None
     edits: Path | None
     viewers: ViewersSettings | None = None
@@ -48,7 +52,8 @@ class DataSettings:
     @property
     def pipelines(self) -> tuple[str, ...]:
         """All pipelines that receive events."""
-        sent = {"games": self.games, "engagement": self.engagement, "edits": self.edits}
+        sent = {"games": self.games, "mobile": self.mobile, "engagement": self.engagement, "edits": self.edits}
+        sent["revenue"] = self.games if self.with_revenue else None
         alone = [name for name, what in sent.items() if what is not None]
         return tuple(sorted([*alone, *self.viewers_settings, *self.market_settings]))
 
@@ -58,6 +63,7 @@ class GeneratedTruths:
     """Expected results for the sent data; None for data that was not sent."""
 
     games: GamesTruth | None
+    mobile: GamesTruth | None
     engagement: EngagementTruth | None
     edits: EditsTruth | None
     viewers: ViewersTruth | None = None

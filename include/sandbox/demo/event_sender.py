@@ -1,4 +1,4 @@
-"""Sends the demo's data: landing objects, Kafka records, and edits replayed from a file."""
+"""Sends the demo's data: landing objects, records for Kafka and Kinesis, and edits replayed from a file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+import boto3
+
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StreamState, read_heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.sources.records import KinesisSourceSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from generator.delivery import Delivery, Published, Sink, publish
@@ -24,12 +27,13 @@ from generator.games import generate_games
 from generator.market import MarketTruth, market_deliveries
 from generator.qos_truth import ViewersTruth
 from generator.replay import replay_lines
+from generator.settings import GamesSettings
 from generator.truth import GamesTruth
 from generator.viewers import viewer_deliveries
 from sandbox.demo.answers import EditsTruth
-from sandbox.demo.collector_delivery import CollectorDelivery
+from sandbox.demo.collector_delivery import CollectorDelivery, ReshardingSink
 from sandbox.demo.data_settings import DataSettings, GeneratedTruths
-from sandbox.demo.landing_sink import landing_sink
+from sandbox.demo.landing_sink import pipelines_sink
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
@@ -87,43 +91,85 @@ class EventSender:
             TransientError: INGEST_TIMEOUT, ingest makes no progress.
             Any error of a sender.
         """
-        sink = landing_sink(self.catalog.environment.landing)
-        with ThreadPoolExecutor(5) as pool:
+        sink = pipelines_sink(self.catalog)
+        with ThreadPoolExecutor(6) as pool:
             games = pool.submit(self._send_games, sink)
+            mobile = pool.submit(self._send_mobile)
             engagement = pool.submit(self._send_engagement)
             edits = pool.submit(self._send_edits, sink)
             viewers = pool.submit(self._send_viewers, sink)
             market = pool.submit(self._send_market, sink)
-            self._wait_for_senders((games, engagement, edits, viewers, market))
+            self._wait_for_senders((games, mobile, engagement, edits, viewers, market))
             return GeneratedTruths(
-                games.result(), engagement.result(), edits.result(), viewers.result(), market.result()
+                games=games.result(),
+                mobile=mobile.result(),
+                engagement=engagement.result(),
+                edits=edits.result(),
+                viewers=viewers.result(),
+                market=market.result(),
             )
 
     def _send_games(self, sink: Sink) -> GamesTruth | None:
         settings = self.data_settings.games
         if settings is None:
             return None
-        by_time = settings.days * 86_400 // settings.buffer_seconds
-        about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
+        about = _object_count(settings)
         how = "landing" if self.collector_url is None else f"posting to {self.collector_url}"
         self.print_line(f"games: {how} about {settings.target_events:,} generated events, seed {settings.seed}")
         pause = self.data_settings.landing_seconds / about
         if self.collector_url is None:
-            return generate_games(
+            truth = generate_games(
                 settings, sink, pause_seconds=pause, progress=lambda done: self._record_landed("games", done)
             )
+            self._expect_revenue(truth)
+            return truth
         # Sent only after the relay runs: it reads a queue's backlog in any order, and of duplicates the first one is
         # counted.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
         truth = generate_games(settings, delivery.post, pause_seconds=pause)
-        self._sent_events["games"] = delivery.await_delivery()
+        self._sent_events["games"] = delivery.await_delivery().objects
+        self._expect_revenue(truth)
+        return truth
+
+    def _expect_revenue(self, truth: GamesTruth) -> None:
+        if self.data_settings.with_revenue:
+            self._sent_events["revenue"] = truth.bronze_rows["purchase"]
+
+    def _send_mobile(self) -> GamesTruth | None:
+        settings = self.data_settings.mobile
+        if settings is None:
+            return None
+        source = self.catalog.pipeline("mobile").source
+        if self.collector_url is None or not isinstance(source, KinesisSourceSpec):
+            raise TransientError(
+                "RECORDS_NOT_SENT",
+                "The stack has no collector that writes to the Kinesis stream of `mobile`.",
+                hint="`deltaworks down`, then `deltaworks demo` again.",
+            )
+        # Sent only after the stream runs, because it must be resharded while it is read.
+        folder = paths.pipeline_control("mobile")
+        wait_until(lambda: self._state_in(folder) in ("idle", "running"), seconds=_PATIENCE_SECONDS, poll_seconds=0.5)
+        about = _object_count(settings)
+        self.print_line(
+            f"mobile: posting about {settings.target_events:,} generated events, which go to the Kinesis stream "
+            f"{source.stream}; it is split and merged meanwhile"
+        )
+        delivery = CollectorDelivery(self.catalog, "mobile", self.collector_url)
+        kinesis = boto3.session.Session().client("kinesis", **self.catalog.environment.messaging.boto3_options())
+        post = ReshardingSink(delivery.post, kinesis, source.stream, objects=about)
+        truth = generate_games(settings, post, pause_seconds=self.data_settings.landing_seconds / about)
+        self._sent_events["mobile"] = delivery.await_delivery().delivered
         return truth
 
     def _await_relay(self, pipeline: str) -> None:
         if relay := self._relay_of(pipeline):
             folder = paths.relay_control(relay)
             wait_until(lambda: self._state_in(folder) is not None, seconds=_PATIENCE_SECONDS, poll_seconds=0.5)
+
+    def _unit(self, pipeline: str) -> str:
+        source = self.catalog.pipeline(pipeline).source
+        return "objects" if isinstance(source, FileSourceSpec) else "rows" if source.kind == "delta" else "records"
 
     def _relay_of(self, pipeline: str) -> str | None:
         source = self.catalog.pipeline(pipeline).source
@@ -218,7 +264,9 @@ class EventSender:
             counts = {
                 name: (sent, ingested_count(self.catalog, name)) for name, sent in sorted(self._sent_events.items())
             }
-            line = ", ".join(f"{name}: {done:,} of {sent:,} {_unit(name)}" for name, (sent, done) in counts.items())
+            line = ", ".join(
+                f"{name}: {done:,} of {sent:,} {self._unit(name)}" for name, (sent, done) in counts.items()
+            )
             if line and line != said:
                 self.print_line(f"ingested {line}")
                 said = line
@@ -252,8 +300,10 @@ class EventSender:
         return any(self._state_in(paths.pipeline_control(name)) != "idle" for name in self.data_settings.pipelines)
 
 
-def _unit(pipeline: str) -> str:
-    return "records" if pipeline == "engagement" else "objects"
+def _object_count(settings: GamesSettings) -> int:
+    """Returns the approximate number of objects that the generator yields."""
+    by_time = settings.days * 86_400 // settings.buffer_seconds
+    return max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
 
 
 def ingested_count(catalog: Catalog, pipeline: str) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -18,12 +19,20 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import load_settings
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings
 from generator.market import MarketSettings
 from generator.settings import GamesSettings
 from generator.viewers import ViewersSettings
-from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
+from sandbox.demo.answers import (
+    PUBLISHED_EDITS_FILE,
+    AnswerSheet,
+    answer_edits,
+    answer_games,
+    answer_mobile,
+    answer_revenue,
+)
 from sandbox.demo.dashboards import write_dashboards
 from sandbox.demo.data_settings import DataSettings, GeneratedTruths
 from sandbox.demo.engagement_answers import answer_engagement
@@ -63,6 +72,8 @@ class DemoSettings:
     """
 
     games: GamesSettings | None
+    mobile: GamesSettings | None = None
+    with_revenue: bool = False
     engagement: EngagementSettings | None = None
     edits: Path | None
     viewers: ViewersSettings | None = None
@@ -78,6 +89,8 @@ class DemoSettings:
         """Settings of the data to send."""
         return DataSettings(
             games=self.games,
+            mobile=self.mobile,
+            with_revenue=self.with_revenue,
             engagement=self.engagement,
             edits=self.edits,
             viewers=self.viewers,
@@ -164,11 +177,13 @@ class Demo:
         """Runs gold, mutations, maintenance and health jobs, and waits for live tables."""
         jobs = JobRuns(airflow, self._home, say=self._say)
         chains = [[Job("games__gold"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
+        if self._settings.with_revenue:
+            # Last, so that it shows whether its stream has read a row again that maintenance moved to another file.
+            chains[0].append(Job("revenue__gold"))
         if self._settings.engagement is not None:
             chains.append([Job("engagement__mutations", {"dry_run": False}), Job("engagement__gold")])
-        if self._settings.edits is not None:
-            chains.append([Job("edits__gold")])
         what = self._settings.data_settings
+        chains += [[Job(dag_id(name, "gold"))] for name in ("edits", "mobile") if name in what.pipelines]
         chains += [
             [Job(dag_id(name, "gold")) for name in names]
             for names in (what.viewers_settings, what.market_settings)
@@ -208,6 +223,10 @@ class Demo:
         sheet = AnswerSheet(connection, tables)
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
+        if truths.mobile is not None:
+            answer_mobile(sheet, truths.mobile)
+        if truths.games is not None and self._settings.with_revenue:
+            answer_revenue(sheet, truths.games, compactions=_compactions(catalog))
         if truths.engagement is not None:
             answer_engagement(sheet, truths.engagement.tokenized(get_tokens(catalog, "engagement")))
         if truths.edits is not None and self._settings.edits is not None:
@@ -239,6 +258,13 @@ class Demo:
             catalog, self._settings.data_settings.pipelines, connection, reports / "dashboards"
         )
         report.html = write_report(connection, tables, report, reports)
+
+
+def _compactions(catalog: Catalog) -> int:
+    """Returns the number of compactions of the table that `revenue` reads."""
+    lake, key = Lake(catalog.environment.lake), paths.table("games", "purchase")
+    table = lake.open(key)
+    return 0 if table is None else sum(commit.get("operation") == "OPTIMIZE" for commit in table.history())
 
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:

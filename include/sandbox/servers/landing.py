@@ -5,9 +5,10 @@ Also counts list requests in the server's request log; tests use it to prove tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ LAKE_BUCKET = "deltaworks-lake"
 #: Encrypted original values of tokens, separate from the lake.
 VAULT_BUCKET = "deltaworks-vault"
 LANDING_BUCKET = "deltaworks-landing"
+#: A bucket without notifications, whose relay lists it.
+PARTNERS_BUCKET = "deltaworks-partners"
 LANDING_TOPIC = "deltaworks-landing"
 LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
@@ -68,7 +71,8 @@ def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: 
 
 
 def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> LandingQueues:
-    """Creates bucket, topic, queues, subscription, bucket notification, and the target queue of the feed of `games`.
+    """Creates both buckets, topic, queues, subscription, the notification of the landing bucket, and the target queue
+    of the feed of `games`.
 
     Idempotent; deletes nothing.
     """
@@ -85,7 +89,8 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
     topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
     # No raw delivery: messages have SNS's envelope around S3's event, the default on AWS.
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(sqs, queue))
-    s3.create_bucket(Bucket=LANDING_BUCKET)
+    for bucket in (LANDING_BUCKET, PARTNERS_BUCKET):
+        s3.create_bucket(Bucket=bucket)
     s3.put_bucket_notification_configuration(
         Bucket=LANDING_BUCKET,
         NotificationConfiguration={
@@ -93,6 +98,16 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
         },
     )
     return LandingQueues(queue, dead_url)
+
+
+def create_streams(kinesis: Any, names: Sequence[str]) -> list[str]:
+    """Creates missing Kinesis streams with one shard each; returns their names."""
+    created = []
+    for name in names:
+        with contextlib.suppress(kinesis.exceptions.ResourceInUseException):
+            kinesis.create_stream(StreamName=name, ShardCount=1)
+            created.append(name)
+    return created
 
 
 def _queue_arn(sqs: Any, url: str) -> str:

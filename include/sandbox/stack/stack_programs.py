@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,15 @@ from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.build.jars import ignore_progress
 from deltaworks.errors import TransientError
 from sandbox.servers.kafka_broker import broker_command, is_serving
-from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
+from sandbox.servers.landing import (
+    LAKE_BUCKET,
+    LANDING_BUCKET,
+    PARTNERS_BUCKET,
+    VAULT_BUCKET,
+    create_streams,
+    is_wired,
+    landing_client,
+)
 from sandbox.servers.object_store import s3proxy_command
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -129,9 +136,9 @@ class HealthChecks:
     keys: StackSecrets
 
     def create_buckets(self) -> None:
-        """Creates the missing buckets for lake, landing and vault in the store."""
+        """Creates the missing buckets for lake, landed objects and vault in the store."""
         store = landing_client("s3", **self._lake_options())
-        for bucket in (LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET):
+        for bucket in (LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET):
             try:
                 store.head_bucket(Bucket=bucket)
             except ClientError:
@@ -139,13 +146,7 @@ class HealthChecks:
 
     def create_streams(self, names: Sequence[str]) -> list[str]:
         """Creates missing Kinesis streams with one shard each; returns their names."""
-        kinesis = landing_client("kinesis", **self._messaging_options())
-        created = []
-        for name in names:
-            with contextlib.suppress(kinesis.exceptions.ResourceInUseException):
-                kinesis.create_stream(StreamName=name, ShardCount=1)
-                created.append(name)
-        return created
+        return create_streams(landing_client("kinesis", **self._messaging_options()), names)
 
     def healthy_programs(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Returns for each program whether it runs and responds. Airflow's health endpoint is called once for its four

@@ -57,7 +57,7 @@ def test_the_shipped_environment_is_rendered_with_its_example(version: str, monk
 
     for item in objects:
         check(item, version)
-    assert {"relay-landing", "deadman"} == {
+    assert {"relay-landing", "relay-partners", "deadman"} == {
         item["metadata"]["name"] for item in objects if item["kind"] == "Deployment"
     }
 

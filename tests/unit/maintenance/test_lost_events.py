@@ -77,6 +77,18 @@ def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:
     objects.put(paths.collector_counts("edge", PROCESS, hour), record.encode())
 
 
+def test_pipelines_that_are_not_selected_here_are_checked_too(
+    catalog: Catalog, objects: LocalObjects, tmp_path: Path
+) -> None:
+    gave(objects, "2026-11-23T12", 1, 4)
+    landed(tmp_path, [1, 3])
+    selected = load_catalog(root=catalog.root, only=[])
+
+    report = find_lost_events(selected, objects, "edge", now=NOW)
+
+    assert report.missing == (MissingRange(id=PROCESS, first=2, last=2),)
+
+
 def test_a_gap_in_tables_and_quarantine_is_reported(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
     gave(objects, "2026-11-23T12", 1, 11)
     gave(objects, "2026-11-23T14", 11, 99)  # may still be in transit

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,17 @@ class ShippedLake:
 
     def land(self, pipeline: str, *objects: tuple[str, bytes], ingested_at_us: int = INGESTED_AT_US) -> None:
         """Let objects land in one batch: key and bytes of each, in order."""
-        spec = self.catalog.pipeline(pipeline)
         payloads = []
         for key, data in objects:
             self._seq += 1
             payloads.append(Payload(self._seq, key, data, arrived_at_us=ingested_at_us))
+        self.land_payloads(pipeline, payloads, ingested_at_us=ingested_at_us)
+
+    def land_payloads(
+        self, pipeline: str, payloads: Iterable[Payload], *, ingested_at_us: int = INGESTED_AT_US
+    ) -> None:
+        """Let payloads land in one batch."""
+        spec = self.catalog.pipeline(pipeline)
         lake = self.catalog.environment.lake
         parser = Parser(spec, databases=pin_databases(spec, lake), redaction_keys=load_redaction_keys(spec, lake))
         stamp = BatchMetadata(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")

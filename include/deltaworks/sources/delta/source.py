@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,9 @@ def _next_version(objects: ObjectStore, reader: str) -> int | None:
 #: Operations that replace rows, by their names in Delta's history.
 _REWRITE_OPERATIONS = frozenset({"MERGE", "UPDATE", "DELETE"})
 _CHECKED_COMMITS = 50
+#: Longest wait of the first start for a declared table, which the other pipeline creates at its own start.
+_TABLE_SECONDS = 120.0
+_POLL_SECONDS = 2.0
 _JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
@@ -208,7 +212,7 @@ class DeltaSource:
         if source.uri is not None:
             return
         key = paths.table(str(source.pipeline), str(source.table))
-        table: DeltaTable | None = Lake(self._catalog.environment.lake).open(key)
+        table = self._await_table(key) if first_start else Lake(self._catalog.environment.lake).open(key)
         if table is None:
             raise ContractError(
                 "DELTA_SOURCE_MISSING", f"{self._reader!r} reads {source.display_name()}, which does not exist."
@@ -224,6 +228,15 @@ class DeltaSource:
             )
         if first_start and not source.change_feed and not source.skip_change_commits:
             self._check_append_only(table)
+
+    def _await_table(self, key: str) -> DeltaTable | None:
+        """Opens the table. Waits for one that its pipeline declares, because both pipelines may just have started."""
+        writer = self._catalog.pipelines.get(str(self._source.pipeline))
+        is_declared = writer is not None and self._source.table in {table.name for table in writer.tables}
+        lake, deadline = Lake(self._catalog.environment.lake), time.monotonic() + (_TABLE_SECONDS if is_declared else 0)
+        while (table := lake.open(key)) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return table
 
     def _check_append_only(self, table: DeltaTable) -> None:
         """Rejects a table whose rows are replaced: rebuilt or updated tables, and tables with a recent merge."""

@@ -18,8 +18,8 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import os
 os.environ.update(LAMBDA_TASK_ROOT=sys.argv[1], COLLECTOR="edge")
-from deltaworks.operations import collector_lambda
-gateway = collector_lambda._gateway()
+from deltaworks.collector_host import aws_lambda
+gateway = aws_lambda._gateway()
 event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}"}
 event["queryStringParameters"] = {"writeKey": "x"}
 answer = gateway.handle(event)
@@ -54,7 +54,7 @@ def test_it_holds_no_engine_and_fits_a_lambda(made: Path) -> None:
         inflated = sum(item.file_size for item in archive.infolist())
     assert {name.split("/")[0] for name in names}.isdisjoint({"pyspark", "airflow", "deltalake", "pyarrow", "boto3"})
     packages = {name.split("/")[1] for name in names if name.startswith("deltaworks/") and "/" in name[11:]}
-    assert packages == {"control", "errors", "operations", "privacy", "specs"}
+    assert packages == {"collector_host", "control", "errors", "operations", "privacy", "specs"}
     assert inflated < 250 << 20
 
 
@@ -79,4 +79,4 @@ def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2_000:]
-    assert json.loads(done.stdout) == [401, "bad_key", [], ["games", "games_replay"]]
+    assert json.loads(done.stdout) == [401, "bad_key", [], ["games", "games_replay", "mobile", "mobile_replay"]]

@@ -164,14 +164,14 @@ def test_this_project_has_no_error() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT_ROOT / "include" / "pipelines").iterdir()))
-def test_any_pipeline_can_be_removed_unless_its_gold_is_read(tmp_path: Path, name: str) -> None:
+def test_any_pipeline_can_be_removed_unless_its_tables_are_read(tmp_path: Path, name: str) -> None:
     for folder in ("environments", "relays", "pipelines"):
         shutil.copytree(PROJECT_ROOT / "include" / folder, tmp_path / "include" / folder)
     shutil.rmtree(tmp_path / "include" / "pipelines" / name)
 
     check = check_project("local", root=tmp_path)
 
-    readers = {"cdn_logs": "video_qos", "filings": "stocks"}
+    readers = {"cdn_logs": "video_qos", "filings": "stocks", "games": "revenue"}
     assert [line.split("/")[2] for line in messages(check)] == [
         reader for read, reader in readers.items() if read == name
     ]
