@@ -187,7 +187,7 @@ def _kafka() -> BaseImage:
         },
         folders={"/opt/kafka/config": (1000, 1000), "/var/lib/kafka/data": (1000, 0)},
         user="appuser",
-        accounts=("appuser:x:1000:1000:appuser:/home/appuser:/bin/bash",),
+        accounts=("appuser:x:1000:1000:appuser:/nonexistent:/bin/bash",),
         mounts={"/opt/kafka/libs": ensure_broker_jars()},
     )
 
