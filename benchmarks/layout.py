@@ -6,6 +6,7 @@ and time. Baseline: OPTIMIZE without Z-order, which combines files by size, with
 
 - `point_query_vs_compaction`: all events of one player.
 - `range_query_vs_compaction`: the events of 2 % of the players within six hours.
+- `queries_of_<size>_mib_vs_compaction`: partitions from 1 to 64 MiB, see `layout_sizes`.
 
 Each repetition runs ten Spark queries, the same on both tables. Results include the mean files and bytes read per
 query, from the metrics of Spark's scan.
@@ -47,10 +48,11 @@ Query = Callable[[random.Random], str]
 
 def run(options: Options) -> list[Result]:
     """Creates both tables once and queries them in turns."""
-    from benchmarks import sides
+    from benchmarks import layout_sizes, sides
 
     spark = sides.session()
     try:
+        by_size = layout_sizes.run(spark, options)
         with _tables(spark, options) as (ours, other):
             comparisons = [
                 Comparison(
@@ -61,7 +63,8 @@ def run(options: Options) -> list[Result]:
                 )
                 for name, query in (("point", _point_query), ("range", _range_query))
             ]
-            return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+            large = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+        return large + by_size
     finally:
         spark.stop()
 
@@ -129,7 +132,7 @@ def _zorder(spark: SparkSession, lake: Lake, target: int) -> None:
     from deltaworks.maintenance.zorder_ledger import ZOrderLedger, read_ledger
 
     layout = Layout(name="events", partition_by=("event_date",), zorder_by=("player_id", "event_time"), types=_TYPES)
-    policy = OptimizePolicy(target_file_bytes=target, row_group_bytes=0)
+    policy = OptimizePolicy(target_file_bytes=target, zorder_from_bytes=0)
     choice = choose_partitions(
         table_health(lake, paths.table("bench", "events")),
         layout,
@@ -200,6 +203,6 @@ def _scan_metrics(frame: DataFrame) -> dict[str, int]:
 
 BENCHMARK = Benchmark(
     name="layout",
-    summary="point and range queries on a Z-ordered table, against plain compaction: seconds, files and bytes read",
+    summary="point and range queries on a Z-ordered table, against plain compaction, by size of partition",
     run=run,
 )

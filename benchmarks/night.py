@@ -1,9 +1,10 @@
 """`night`: the nightly OPTIMIZE, which selects partitions by table health, against Z-ordering every table.
 
 The lake has fifteen tables of four days each. In three of them the last closed day landed in twenty small files.
-Earlier nights have Z-ordered the other days. Deltaworks: a complete nightly run, which reads all logs, selects and
-rewrites partitions, and updates its ledger. Baseline: `OPTIMIZE … ZORDER BY` on each table in a loop. Both start from a
-copy of the same lake each time. Results include bytes and files rewritten.
+Earlier nights have Z-ordered the other days; the pipeline declares an order for partitions of any size. Deltaworks: a
+complete nightly run, which reads all logs, selects and rewrites partitions, and updates its ledger. Baseline:
+`OPTIMIZE … ZORDER BY` on each table in a loop. Both start from a copy of the same lake each time. Results include bytes
+and files rewritten.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from benchmarks.scratch_folders import copy_template, scratch_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.maintenance.partition_choice import OptimizePolicy
     from deltaworks.specs.catalog import Catalog
 
 _TABLES = 15
@@ -57,7 +57,7 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
     from deltaworks.maintenance.optimize_night import optimize_tables
 
     with scratch_folder("night") as root:
-        catalog = project(root, tables=_TABLES)
+        catalog = project(root, tables=_TABLES, zorder_from=0)
         rows = max(1_000, options.events // (_TABLES * _DAYS))
         options.progress(f"night: {_TABLES} tables, {rows:,} rows a day")
         for number in range(_TABLES):
@@ -70,7 +70,6 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
             now=_NIGHT,
             minutes=60,
             tables=[table_name(number) for number in range(_TABLES)],
-            policy=_policy(),
         )
         if any(result.zordered != _DAYS - 1 for result in done):
             raise RuntimeError("the earlier nights did not Z-order all days")
@@ -79,13 +78,6 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
             files = _SMALL_FILES if number < _TABLES_TO_COMPACT else 1
             _land(folder, rows, days=[_DAYS - 1], files=files)
         yield root
-
-
-def _policy() -> OptimizePolicy:
-    """Returns the policy of a lake with large partitions, in which every partition is large enough for Z-order."""
-    from deltaworks.maintenance.partition_choice import OptimizePolicy
-
-    return OptimizePolicy(row_group_bytes=0)
 
 
 def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
@@ -99,7 +91,7 @@ def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
 @contextmanager
 def _copy(template: Path) -> Iterator[Catalog]:
     with copy_template(template) as root:
-        yield project(root, tables=_TABLES)
+        yield project(root, tables=_TABLES, zorder_from=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,7 @@ class _NightlyRun:
         from deltaworks.maintenance.optimize_night import optimize_tables
 
         with _copy(self.template) as catalog, clock:
-            done = optimize_tables(lambda: self.spark, catalog, PIPELINE, now=_NIGHT, policy=_policy())
+            done = optimize_tables(lambda: self.spark, catalog, PIPELINE, now=_NIGHT)
         touched = [result for result in done if not result.skipped]
         if [result.table for result in touched] != [table_name(number) for number in range(_TABLES_TO_COMPACT)]:
             raise RuntimeError(f"the run rewrote other tables than expected: {[result.table for result in touched]}")

@@ -22,8 +22,12 @@ def table_name(number: int) -> str:
     return f"events_{number:02d}"
 
 
-def project(root: Path, *, tables: int) -> Catalog:
-    """Creates a project below `root` with one pipeline of `tables` tables. Its lake is `root/lake`."""
+def project(root: Path, *, tables: int, zorder_from: int | None = None) -> Catalog:
+    """Creates a project below `root` with one pipeline of `tables` tables. Its lake is `root/lake`.
+
+    Args:
+        zorder_from: bytes from which a partition is Z-ordered; by default as for any pipeline.
+    """
     columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
     names = [table_name(number) for number in range(tables)]
     declared = {
@@ -33,6 +37,7 @@ def project(root: Path, *, tables: int) -> Catalog:
         "tables": [
             {"name": name, "when": {"name": name}, "columns": columns, "zorder_by": ["player"]} for name in names
         ],
+        "maintenance": {} if zorder_from is None else {"zorder_from_bytes": zorder_from},
     }
     return declare_project(root, declared, landing=root / "landing")
 

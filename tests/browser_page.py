@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
+from tests.http_server import HttpAnswer, HttpRequest, http_server
 
 CHROMIUM = shutil.which("chromium")
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -36,28 +36,13 @@ def serve_site() -> Iterator[PageSite]:
     """Serves a site on a free port."""
     site = PageSite()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = site.content(self.path)
-            kind, body = content or ("text/plain", b"")
-            self.send_response(404 if content is None else 200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(request: HttpRequest) -> HttpAnswer:
+        content = site.content(request.path)
+        kind, body = content or ("text/plain", b"")
+        return 404 if content is None else 200, body, {"Content-Type": kind}
 
-        def log_message(self, format: str, *arguments: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    site.origin = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with http_server(answer) as site.origin:
         yield site
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager

@@ -20,12 +20,12 @@ from deltaworks.console.console import Console, PageRenderer
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_context import PageContext
 from deltaworks.control import paths
-from deltaworks.control.clock import utc_now
-from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from tests.heartbeats import put_heartbeat
 
 EVERYTHING = "everything"
 #: A busy machine may need longer to read a file than a page waits; only tests of slow storage use the real limit.
@@ -160,21 +160,8 @@ class ConsoleHarness:
 
 def write_process_heartbeat(objects: ObjectStore, control: str, name: str, **changes: Any) -> None:
     """Writes the heartbeat of a control folder."""
-    now = utc_now().isoformat()
-    beat = Heartbeat(
-        pipeline=name,
-        owner="o",
-        epoch=14,
-        run=f"{name}__stream/r/ingest/1",
-        state="running",
-        written_at=now,
-        started_at=now,
-        trigger_seconds=60,
-        batch_id=812,
-        last_batch_at=now,
-        backlog_files=0,
-    )
-    objects.put(paths.heartbeat(control), beat.replace(**changes).encode())
+    batch = {"batch_id": 812, "last_batch_at": iso_now(), "backlog_files": 0}
+    put_heartbeat(objects, control, name, **{"epoch": 14, "run": f"{name}__stream/r/ingest/1"} | batch | changes)
 
 
 def console_harness(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from tests.airflow_server import AirflowServer
+from tests.heartbeats import put_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
 DAG = "shop__stream"
@@ -27,7 +27,7 @@ def declare_airflow(folder: Path, airflow: AirflowServer, monkeypatch: pytest.Mo
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
     monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
-    return open_objects(StorageSpec(root=f"file://{folder}/lake"))
+    return open_objects(local_storage(folder / "lake"))
 
 
 def stop_flag(lake: ObjectStore) -> StopFlag:
@@ -37,8 +37,4 @@ def stop_flag(lake: ObjectStore) -> StopFlag:
 
 def write_heartbeat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
     """Writes the heartbeat of the stream with the current or another time."""
-    now = at or iso_now()
-    heartbeat = Heartbeat(
-        pipeline="shop", owner="o", epoch=1, run=run, state=state, written_at=now, started_at=now, trigger_seconds=60
-    )
-    lake.put(paths.heartbeat(paths.pipeline_control("shop")), heartbeat.encode())
+    put_heartbeat(lake, paths.pipeline_control("shop"), at=at, run=run, state=state)

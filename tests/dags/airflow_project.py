@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from tests.processes import run_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOME = Path(tempfile.mkdtemp(prefix="deltaworks-airflow-"))
@@ -103,13 +104,6 @@ def environment_variables(project: Path, home: Path | None = None) -> dict[str, 
 
 def run_python(code: str, project: Path) -> Any:
     """Runs code in a fresh interpreter and returns the JSON of its last output line."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment_variables(project),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_process([sys.executable, "-c", code], env=environment_variables(project), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -12,11 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from typer.testing import CliRunner
 
 from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.airflow_client.login import AirflowLogin
-from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.listing import Listing
@@ -28,6 +26,7 @@ from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.project import load_catalog
+from tests.commands import output_of
 from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_project
 from tests.unit.operations.option_values import required_options
 from tests.waiting import eventually
@@ -282,16 +281,10 @@ def remote_project(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return StopFlag(objects, paths.pipeline_control("games", "stop.json"))
 
 
-def invoke(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
-
-
 def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, remote_project: StopFlag) -> None:
     seen = []
     for command in ("stop", "restart", "stop", "start"):
-        invoke(command, "games")
+        output_of(command, "games")
         dag = ada.dag(STREAM)
         assert dag is not None
         seen.append((command, dag.is_paused, remote_project.read() is not None))
@@ -300,7 +293,7 @@ def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, re
 
 
 def test_a_command_triggers_its_operation_there(ada: Client, remote_project: StopFlag) -> None:
-    said = invoke("vacuum", "games", "--tables", "events", "--no-dry-run", "--in-airflow", "--wait-minutes", "0")
+    said = output_of("vacuum", "games", "--tables", "events", "--no-dry-run", "--in-airflow", "--wait-minutes", "0")
 
     (run,) = ada.dag_runs("games__maintenance", limit=1)
     assert f"{ada.login.url}/dags/games__maintenance/runs/manual__" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from airflow.configuration import conf
 from deltaworks.airflow.deployment import check_deployment
 from deltaworks.errors import ConfigError
 from tests.integration.containers.compose_file import read_compose
+from tests.processes import run_process
 from tests.unit.docker.secrets_script import make_secrets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,13 +120,8 @@ def test_an_unsafe_airflow_process_ends_at_its_start(tmp_path: Path, allowed: st
         }
     )
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "airflow", "config", "get-value", "core", "executor"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_process(
+        [sys.executable, "-m", "airflow", "config", "get-value", "core", "executor"], env=environment, cwd=tmp_path
     )
 
     assert (ran.returncode == 0) is starts, ran.stderr[-2000:]
@@ -181,13 +176,8 @@ def test_every_service_of_the_containers_starts_with_the_secrets_it_is_given(tmp
     }
     (command, *_) = commands.get(service) or spec.command or ()
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "airflow", command, "--help"],
-        env={**spec.variables, **here},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    ran = run_process(
+        [sys.executable, "-m", "airflow", command, "--help"], env={**spec.variables, **here}, cwd=tmp_path
     )
 
     assert ran.returncode == 0, ran.stderr[-2000:]

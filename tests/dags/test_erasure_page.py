@@ -16,6 +16,7 @@ from deltaworks.control.records.erasure import Erasures
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
+from tests.records import record_of
 
 __all__ = ["dags_on_record", "server"]
 
@@ -46,23 +47,13 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def certificate() -> Certificate:
     texts = ("received_at", "deadline_at", "tokens_sha256", "mode", "log_clean_after", "landing_clean_after")
-    return Certificate(
+    return record_of(
+        Certificate,
         namespace="players",
         request_id="e1",
         number=1,
-        times={},
-        tokens=1,
-        shared_tokens=0,
-        window=1,
-        suppression=1,
-        key_pages=(),
-        tables=(),
         scan=CertifiedScan(objects=1, bytes=1, hits_before=1, hits=0, log_hits=0, retained=0),
-        holds=(),
         landing=CertifiedLanding(objects=0, bytes=0, rewritten=0, removed_versions=0, events=0, unreadable_events=0),
-        code_version="0",
-        by="tests",
-        previous_sha256="",
         **dict.fromkeys(texts, ""),
     )
 

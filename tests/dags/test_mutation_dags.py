@@ -16,6 +16,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import declare_pipeline, declare_table
 from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 
 HERE = StorageSpec(root="file:///lake")
@@ -23,37 +24,29 @@ ENVIRONMENT = EnvironmentSpec(environment="tests", lake=HERE, landing=HERE, mess
 #: A Sunday.
 RUN_AFTER = dt.datetime(2026, 11, 22, 3, 30, tzinfo=dt.UTC)
 TEXTS = ("org_id", "op", "id", "new_id", "name")
-CRM: dict[str, Any] = {
-    "pipeline": "crm",
-    "description": "activities",
-    "owner": "sales",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "deltaworks-landing", "prefix": "crm/"},
-    "event": {"name": {"path": "kind"}, "time": {"path": "time"}},
-    "tables": [
-        {
-            "name": "activities",
-            "when": {"kind": "activity"},
-            "columns": [
-                {"name": "org_id", "path": "org", "type": "string"},
-                {"name": "contact_id", "path": "contact", "type": "string"},
-                {"name": "origin_contact_id", "path": "contact", "type": "string"},
-            ],
-            "partition_by": ["org_id"],
-            "mutable": {"id": "contact_id", "origin": "origin_contact_id"},
-        },
-        {
-            "name": "requests",
-            "when": {"kind": "request"},
-            "columns": [
-                *({"name": name, "path": name, "type": "string"} for name in TEXTS),
-                {"name": "fields", "path": "fields", "type": "map<string,string>"},
-                {"name": "seq", "path": "seq", "type": "long"},
-            ],
-        },
-    ],
-    "maintenance": {"schedule": "30 3 * * *"},
-    "mutations": {"requests": "requests"},
-}
+CRM: dict[str, Any] = declare_pipeline(
+    declare_table(
+        "activities",
+        "org_id string from org",
+        "contact_id string from contact",
+        "origin_contact_id string from contact",
+        when={"kind": "activity"},
+        partition_by=["org_id"],
+        mutable={"id": "contact_id", "origin": "origin_contact_id"},
+    ),
+    declare_table(
+        "requests",
+        *(f"{name} string" for name in TEXTS),
+        "fields map<string,string>",
+        "seq long",
+        when={"kind": "request"},
+    ),
+    pipeline="crm",
+    source={"kind": "s3_sqs", "relay": "landing", "bucket": "deltaworks-landing", "prefix": "crm/"},
+    event={"name": {"path": "kind"}, "time": {"path": "time"}},
+    maintenance={"schedule": "30 3 * * *"},
+    mutations={"requests": "requests"},
+)
 
 
 def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manual") -> list[str]:

@@ -12,19 +12,14 @@ from deltaworks.operations.dag_forms import DagForm, form_by_kind, pipeline_form
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.testing import pipeline_spec
 from tests.dags.test_mutation_dags import CRM, ENVIRONMENT
 from tests.unit.operations.option_values import required_options
 
-SHOP = PipelineSpec.model_validate(
-    {
-        "pipeline": "shop",
-        "description": "orders",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-        "tables": [{"name": "orders", "catch_all": True}],
-        "gold": {"tables": [{"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "d"}]},
-    }
+SHOP = pipeline_spec(
+    {"name": "orders", "catch_all": True},
+    event={"name": {"path": "name"}, "time": {"path": "time"}},
+    gold={"tables": [{"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "d"}]},
 )
 LANDING = RelaySpec(relay="landing", queue_url="q", buckets=("landing",))
 SUBJECTS = {"pipeline": "shop", "relay": "landing", "namespace": "people"}

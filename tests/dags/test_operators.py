@@ -364,14 +364,26 @@ def test_gold_looks_first_on_schedule_and_the_night_does_its_work_where_it_is_de
     assert night("process", maintenance_on="spark") == {"spark"}
 
 
-def test_schedules_can_be_disabled_in_all_dags(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, environment = load_catalog().pipelines["games"], load_catalog().environment
-    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
-    by_hand = [make(spec, environment).schedule for make in (gold_dag, maintenance_dag)]
-    monkeypatch.delenv(SCHEDULES_VARIABLE)
+def test_schedules_can_be_disabled_in_all_dags_and_gold_can_still_be_backfilled(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.timetables.base import TimeRestriction
+    from pendulum import datetime as instant
 
-    assert by_hand == [None, None]
-    assert None not in [make(spec, environment).schedule for make in (gold_dag, maintenance_dag)]
+    spec, environment = load_catalog().pipelines["games"], load_catalog().environment
+    timetable = gold_dag(spec, environment).schedule
+    by_schedule = TimeRestriction(earliest=None, latest=None, catchup=False)
+    by_backfill = TimeRestriction(earliest=instant(2026, 3, 1), latest=instant(2026, 3, 1), catchup=True)
+
+    def next_run(restriction: TimeRestriction) -> Any:
+        return timetable.next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+
+    assert next_run(by_schedule) is not None
+    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
+
+    assert maintenance_dag(spec, environment).schedule is None
+    assert next_run(by_schedule) is None
+    assert next_run(by_backfill).data_interval.start.date().isoformat() == "2026-03-01"
 
 
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:

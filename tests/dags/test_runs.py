@@ -18,12 +18,12 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
+from tests.heartbeats import put_heartbeat
 from tests.unit.alerts.aws_harness import Aws
 
 DONE = "DAG_RUN_DONE "
@@ -165,13 +165,9 @@ class DagRunHarness:
 
     def heartbeat(self, kind: str, name: str, *, age_seconds: float) -> None:
         written = (datetime.now(UTC) - timedelta(seconds=age_seconds)).isoformat()
-        beat = Heartbeat(
-            pipeline=name, owner="o", epoch=1, run="r", state="running", written_at=written, started_at=written,
-            trigger_seconds=5, batch_id=1,
-        )  # fmt: skip
-        key = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
+        folder = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
         objects = LocalObjects(self.project / "lake")
-        objects.put(f"{key}/heartbeat.json", beat.encode())
+        put_heartbeat(objects, folder, name, at=written, trigger_seconds=5, batch_id=1)
 
 
 @pytest.fixture(scope="module")

@@ -21,26 +21,13 @@ from deltaworks.events.parse import Parser
 from deltaworks.maintenance.lost_events import find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_pipeline, declare_table, write_files
 from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
+from tests.faults.harness.collector_lake import COLUMNS, EVENT
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
-PIPELINE = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event:
-  name: {path: name}
-  time: {path: _collector.time, unit: iso8601}
-  id: [event_id]
-tables:
-  - name: events
-    catch_all: true
-    columns:
-      - {name: collector, path: _collector.collector, type: string}
-      - {name: seq, path: _collector.seq, type: long}
-"""
+PIPELINE = declare_pipeline(declare_table("events", *COLUMNS), event=EVENT)
 
 
 class Lake:
@@ -50,7 +37,7 @@ class Lake:
         self.stage = harness
         self.root = harness.root / "lake"
         self.objects = LocalObjects(self.root)
-        (harness.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        write_files(harness.root / "include/pipelines/shop", {"pipeline.yaml": PIPELINE})
         self._read: set[str] = set()
 
     @property

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
+from deltaworks.testing import declare_columns
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
@@ -38,10 +39,7 @@ class Lookups:
     def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
         self.versions = [(MAXMIND / name).read_bytes() for name in VERSIONS]
-        columns = [
-            {"name": "n", "path": "n", "type": "long", "required": True},
-            {"name": "city", "path": "_geo.city", "type": "string"},
-        ]
+        columns = declare_columns("n long required", "city string from _geo.city")
         fields = {"city": "city.names.en"}
         stage.declare(
             tables=[{"name": "events", "catch_all": True, "columns": columns}],

@@ -9,20 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.testing import declare_table
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 
 LATEST = "latest_ticks"
-TABLE: dict[str, Any] = {
-    "name": "ticks",
-    "catch_all": True,
-    "columns": [
-        {"name": "symbol", "path": "symbol", "type": "string"},
-        {"name": "version", "path": "version", "type": "long"},
-    ],
-    "keyed": {"by": "symbol", "newest_by": "version"},
-}
+TABLE: dict[str, Any] = declare_table(
+    "ticks", "symbol string", "version long", keyed={"by": "symbol", "newest_by": "version"}
+)
 #: The first point is between the two commits.
 POINTS = ("committed:ticks", f"merging:{LATEST}", f"merged:{LATEST}")
 

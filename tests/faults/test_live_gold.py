@@ -20,6 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.gold.input_views import BUILT_FROM
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import declare_table
 from tests.faults.harness.driver import END_SECONDS, Driver
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
@@ -29,16 +30,7 @@ from tests.waiting import eventually
 GOLD, LATEST = "minutes", "ticks_now"
 SECONDS = 3 * END_SECONDS
 DECLARED: dict[str, Any] = {
-    "tables": [
-        {
-            "name": "events",
-            "catch_all": True,
-            "columns": [
-                {"name": "n", "path": "n", "type": "long", "required": True},
-                {"name": "symbol", "path": "symbol", "type": "string"},
-            ],
-        }
-    ],
+    "tables": [declare_table("events", "n long required", "symbol string")],
     "gold": {
         "dedupe": {"by": "event_id", "within_days": 1, "within_hours": 3},
         "tables": [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -10,16 +9,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.control.clock import utc_now
+from deltaworks.testing import write_files
 from sandbox.servers.moto_corrections import correct_moto
+from tests.http_server import HttpAnswer, HttpRequest, http_server
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
@@ -67,68 +67,50 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 def write_environment(folder: Path, **more: Any) -> None:
     storage = {"root": f"file://{folder}/lake"}
     content = {"environment": "tests", "lake": storage, "landing": storage, "messaging": {}, **more}
-    place = folder / "include" / "environments" / "tests.yaml"
-    place.parent.mkdir(parents=True)
-    place.write_text(yaml.safe_dump(content))
+    write_files(folder, {"include/environments/tests.yaml": content})
 
 
+@dataclass
 class Receiver:
     """An HTTP endpoint that receives changes and delays its replies after the first few requests."""
 
-    def __init__(self, *, replies: int) -> None:
-        self.changes: list[dict[str, Any]] = []
-        self.left, self.holds = replies, threading.Event()
-        receiver = self
+    left: int
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    holds: threading.Event = field(default_factory=threading.Event)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                receiver.changes += body["changes"]
-                receiver.left -= 1
-                if receiver.left == 0:
-                    receiver.holds.set()
-                    # Longer than the process's lifetime.
-                    threading.Event().wait(20)
-                try:
-                    self.send_response(200)
-                    self.send_header("Content-Length", "2")
-                    self.end_headers()
-                    self.wfile.write(b"{}")
-                except OSError:
-                    return
-
-            def log_message(self, format: str, *args: Any) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
+    def __call__(self, request: HttpRequest) -> HttpAnswer:
+        self.changes += request.json()["changes"]
+        self.left -= 1
+        if self.left == 0:
+            self.holds.set()
+            # Longer than the process's lifetime.
+            threading.Event().wait(20)
+        return 200, {}
 
 
 def test_feeds_that_are_killed_in_a_call_deliver_every_row(tmp_path: Path, launch: Launch) -> None:
-    receiver = Receiver(replies=8)
-    to = {"kind": "webhook", "url": receiver.url, "rows_per_call": 100, "timeout_seconds": 30}
-    stage = FeedHarness(tmp_path, declared({"to": to, "every_seconds": 1}))
-    stage.rebuild(0, {f"c{number:05d}": number for number in range(ROWS)})
-    write_environment(tmp_path)
-    folder = tmp_path / "include" / "pipelines" / "shop"
-    content = stage.spec.model_dump(mode="json", exclude_unset=True, by_alias=True)
-    (folder / "pipeline.yaml").write_text(yaml.safe_dump(content))
-    (folder / "t.sql").write_text("SELECT 1")
-    (tmp_path / "include" / "relays").mkdir()
-    (tmp_path / "include" / "relays" / "landing.yaml").write_text("relay: landing\nbuckets: [landing]\nlisting: {}\n")
+    receiver = Receiver(8)
+    with http_server(receiver) as url:
+        to = {"kind": "webhook", "url": url, "rows_per_call": 100, "timeout_seconds": 30}
+        stage = FeedHarness(tmp_path, declared({"to": to, "every_seconds": 1}))
+        stage.rebuild(0, {f"c{number:05d}": number for number in range(ROWS)})
+        write_environment(tmp_path)
+        content = stage.spec.model_dump(mode="json", exclude_unset=True, by_alias=True)
+        write_files(tmp_path / "include" / "pipelines" / "shop", {"pipeline.yaml": content, "t.sql": "SELECT 1"})
+        relay = {"relay": "landing", "buckets": ["landing"], "listing": {}}
+        write_files(tmp_path / "include" / "relays", {"landing.yaml": relay})
 
-    first = launch("deltaworks.feeds", "--feeds", "shop")
-    assert receiver.holds.wait(120)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    launch("deltaworks.feeds", "--feeds", "shop")
-    # Its predecessor's lease has to expire first.
-    eventually(lambda: stage.record.number == 1, "the successor delivers the rest", seconds=180)
-    assert applied(receiver.changes, ("event_date", "country")) == stage.rows()
-    by_id = {change["id"]: change["key"]["country"] for change in receiver.changes}
-    assert len(by_id) == ROWS
-    assert 0 < len(receiver.changes) - ROWS <= 500, "one part is sent again, and no more"
+        first = launch("deltaworks.feeds", "--feeds", "shop")
+        assert receiver.holds.wait(120)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        launch("deltaworks.feeds", "--feeds", "shop")
+        # Its predecessor's lease has to expire first.
+        eventually(lambda: stage.record.number == 1, "the successor delivers the rest", seconds=180)
+        assert applied(receiver.changes, ("event_date", "country")) == stage.rows()
+        by_id = {change["id"]: change["key"]["country"] for change in receiver.changes}
+        assert len(by_id) == ROWS
+        assert 0 < len(receiver.changes) - ROWS <= 500, "one part is sent again, and no more"
 
 
 def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(

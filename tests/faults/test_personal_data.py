@@ -28,8 +28,10 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser, ParserInputs
 from deltaworks.privacy.paths import vault_identities
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_pipeline, declare_table, write_files
 from sandbox.servers.kafka_broker import create_topics, running_broker
 from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
+from tests.faults.harness.collector_lake import EVENT
 from tests.faults.harness.personal_protections import disable
 from tests.waiting import eventually
 
@@ -38,36 +40,21 @@ NEEDLE = b"canary7f3a"
 DAY_MS = 86_400_000
 AT_MS = 1_795_132_800_000
 STAMP = {"_collector": {"time": "2026-03-01T10:00:00Z"}}
-PIPELINE = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event:
-  name: {path: name}
-  time: {path: _collector.time, unit: iso8601}
-  id: [event_id]
-privacy:
-  namespace: players
-  subject: [player]
-  fields:
-    - {path: player, action: token, as: player}
-    - {path: email, action: vault, as: email}
-    - {path: "friends[].name", action: token, as: player}
-    - {path: nick, action: drop}
-    - {path: ip, action: truncate_ip}
-  scan: {email: drop}
-  regulation:
-    child: {when: {age: under_13}}
-    opt_out: {when: {consent: false}}
-tables:
-  - name: orders
-    catch_all: true
-    columns:
-      - {name: player, path: player, type: string}
-      - {name: email, path: email, type: string}
-      - {name: amount, path: amount, type: int}
-"""
+DECLARED_PRIVACY = {
+    "namespace": "players",
+    "subject": ["player"],
+    "fields": [
+        {"path": "player", "action": "token", "as": "player"},
+        {"path": "email", "action": "vault", "as": "email"},
+        {"path": "friends[].name", "action": "token", "as": "player"},
+        {"path": "nick", "action": "drop"},
+        {"path": "ip", "action": "truncate_ip"},
+    ],
+    "scan": {"email": "drop"},
+    "regulation": {"child": {"when": {"age": "under_13"}}, "opt_out": {"when": {"consent": False}}},
+}
+ORDERS = declare_table("orders", "player string", "email string", "amount int")
+PIPELINE = declare_pipeline(ORDERS, event=EVENT, privacy=DECLARED_PRIVACY)
 PRIVACY = """
 privacy:
   keys: {kind: keyring, folder: "ROOT/keys"}
@@ -79,7 +66,7 @@ privacy:
 def stage(tmp_path: Path) -> Iterator[CollectorHarness]:
     """A collector, not started yet, of a pipeline with personal data, a keyring and a vault."""
     with collector_harness(tmp_path, close_bytes="4KiB") as stage:
-        (tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        write_files(tmp_path / "include/pipelines/shop", {"pipeline.yaml": PIPELINE})
         environment = tmp_path / "include" / "environments" / "local.yaml"
         environment.write_text(environment.read_text() + PRIVACY.replace("ROOT", str(tmp_path)))
         yield stage

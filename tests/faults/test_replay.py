@@ -16,7 +16,8 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 ROWS = 200
@@ -24,7 +25,7 @@ Places = Counter[tuple[int, int]]
 
 
 def spec(level: str) -> PipelineSpec:
-    return shop({"name": "events", "catch_all": True}, orders(level))
+    return pipeline_spec({"name": "events", "catch_all": True}, orders(level))
 
 
 def replay(stage: ReplayHarness, point: str = "-", off: str = "") -> subprocess.Popen[bytes]:

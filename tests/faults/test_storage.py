@@ -16,6 +16,7 @@ from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
+from tests.processes import run_process
 
 Tell = Callable[..., Verdict]
 MakeStage = Callable[..., FaultProject]
@@ -28,9 +29,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MB, if this machine allows the test to mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
+    done = run_process(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)])
     if done.returncode != 0:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip() or os.getuid()}")
     yield folder

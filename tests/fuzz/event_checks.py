@@ -24,6 +24,7 @@ from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCod
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import PayloadSpec
+from deltaworks.testing import declare_table
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
 
 STAMP = BatchMetadata(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -41,34 +42,27 @@ _DECLARED: dict[str, Any] = {
     "owner": "tests",
     "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
     "tables": [
-        {
-            "name": "events",
-            "catch_all": True,
-            "evolve": "rescue",
-            "columns": [
-                {"name": "device", "path": "device", "type": "string"},
-                {"name": "level", "path": "params.level", "type": "int"},
-                {"name": "score", "path": "params.score", "type": "double"},
-                {"name": "seen", "path": "params.seen", "type": "timestamp"},
-                {"name": "day", "path": "params.day", "type": "date"},
-                {"name": "blob", "path": "params.blob", "type": "binary"},
-                {"name": "tags", "path": "tags", "type": "array<string>"},
-                {"name": "weights", "path": "weights", "type": "map<string, float>"},
-                {"name": "place", "path": "place", "type": "struct<x: long, at: array<decimal(10,2)>>"},
-            ],
-        },
-        {
-            "name": "orders",
-            "when": {"name": ["order", "refund"]},
-            "evolve": "add_columns",
-            "columns": [{"name": "amount", "path": "amount", "type": "decimal(12,2)"}],
-            "rules": [{"name": "small", "check": "amount < 1000000"}],
-        },
-        {
-            "name": "logins",
-            "when": {"name": "login"},
-            "columns": [{"name": "web", "path": "web", "type": "boolean"}],
-        },
+        declare_table(
+            "events",
+            "device string",
+            "level int from params.level",
+            "score double from params.score",
+            "seen timestamp from params.seen",
+            "day date from params.day",
+            "blob binary from params.blob",
+            "tags array<string>",
+            "weights map<string, float>",
+            "place struct<x: long, at: array<decimal(10,2)>>",
+            evolve="rescue",
+        ),
+        declare_table(
+            "orders",
+            "amount decimal(12,2)",
+            when={"name": ["order", "refund"]},
+            evolve="add_columns",
+            rules=[{"name": "small", "check": "amount < 1000000"}],
+        ),
+        declare_table("logins", "web boolean", when="login"),
     ],
 }
 _TABLES = {name: {"events", "orders"} for name in ("order", "refund")} | {"login": {"events", "logins"}}

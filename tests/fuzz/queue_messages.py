@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.messages import FileEvent, ParsedMessage, parse_message
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake, local_storage
 from tests.fuzz.cases import Case
 from tests.fuzz.mutations import ODD_VALUES
 from tests.fuzz.targets import Inputs
@@ -159,8 +158,8 @@ def _relay() -> _Relay:
     (root / "landing").mkdir()
     (root / "outside").mkdir()
     (root / "outside" / "secret").write_text("secret")
-    writer = FileEventLogWriter(Lake(StorageSpec(root=f"file://{root}/lake")), "landing", epoch=1)
-    opener = FileOpener(StorageSpec(root=f"file://{root}/landing"), compression="none", max_object_bytes=1 << 20)
+    writer = FileEventLogWriter(local_lake(root / "lake"), "landing", epoch=1)
+    opener = FileOpener(local_storage(root / "landing"), compression="none", max_object_bytes=1 << 20)
     return _Relay(writer, opener, folder)
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +14,8 @@ import pytest
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.servers.object_store import free_port
 from tests.collector_process import KEY, CollectorProcess, declaration
+from tests.http_server import http_server
+from tests.processes import run_process
 
 pytestmark = pytest.mark.integration
 HERE = Path(__file__).parent / "sdks"
@@ -33,9 +31,7 @@ def packages() -> Path:
     stamp = folder / "requirements.txt"
     if not stamp.is_file() or stamp.read_text() != pins:
         command = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
-        done = subprocess.run(
-            [*command, "--requirement", str(HERE / "requirements.txt")], capture_output=True, text=True, check=False
-        )
+        done = run_process([*command, "--requirement", str(HERE / "requirements.txt")])
         if done.returncode != 0:
             pytest.skip(f"the SDKs cannot be installed here: {done.stderr[-300:]}")
         stamp.write_text(pins)
@@ -69,33 +65,11 @@ def test_an_sdk_drops_no_batch_if_the_collector_is_killed_while_it_sends(
     assert {event["_collector"]["id_from"] for event in events} == {"client"}
 
 
-@contextmanager
-def answering(status: int) -> Iterator[str]:
-    """Runs a server that answers every request with a status and an empty body."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-
-
 @pytest.mark.parametrize(("status", "abandoned"), [(200, 0), (202, 20), (204, 20)])
 def test_an_sdk_drops_a_batch_that_is_answered_with_another_success_than_200(
     status: int, abandoned: int, packages: Path
 ) -> None:
-    with answering(status) as url:
+    with http_server(lambda _: (status, b"")) as url:
         output, _ = sending("rudder", url, packages, events=20, retries=1).communicate(timeout=120)
 
     assert json.loads(output)["abandoned"] == abandoned

@@ -45,6 +45,7 @@ from tests.integration.airflow_harness import (
 )
 from tests.integration.airflow_people import People
 from tests.integration.console_pages import Console, console_of
+from tests.processes import run_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -146,14 +147,11 @@ class Lake(AirflowHarness):
         """Runs a command on the stack's machine."""
         program, *arguments = shlex.split(words)
         assert program == "deltaworks"
-        return subprocess.run(
+        return run_process(
             [sys.executable, "-m", "deltaworks.cli", *arguments],
             env=process_environment(self.home),
             cwd=self.home.run,
-            capture_output=True,
-            text=True,
             timeout=300,
-            check=False,
         )
 
 

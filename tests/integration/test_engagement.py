@@ -20,10 +20,10 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
-from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
+from deltaworks.testing import load_project
 from generator.engagement import EngagementRecord, engagement_records
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
@@ -32,7 +32,7 @@ from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from tests.batch_points import call_at_points
 from tests.integration.engagement_rows import check_landed, check_mutated
-from tests.spark.conftest import ENVIRONMENT, spark
+from tests.spark.conftest import spark
 
 pytestmark = [pytest.mark.integration]
 __all__ = ["spark"]
@@ -104,15 +104,8 @@ def _project(root: Path, bootstrap: str) -> Catalog:
     declared = yaml.safe_load((folder / "pipeline.yaml").read_text())
     declared["source"]["bootstrap_servers"] = bootstrap
     declared["stream"] |= {"lease_ttl_seconds": 3}
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(lake=root / "lake", landing=root / "landing"),
-        f"pipelines/{PIPELINE}/pipeline.yaml": yaml.safe_dump(declared),
-    }
-    files |= {f"pipelines/{PIPELINE}/{path.relative_to(folder)}": path.read_text() for path in folder.glob("*/*.sql")}
-    for path, text in files.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "include" / path).write_text(text)
-    catalog = load_catalog("local", root=root)
+    files = {f"pipelines/{PIPELINE}/{path.relative_to(folder)}": path.read_text() for path in folder.glob("*/*.sql")}
+    catalog = load_project(root, declared, relays=[], files=files)
     source = catalog.pipeline(PIPELINE).source
     assert isinstance(source, KafkaSourceSpec)
     create_topics(bootstrap, source.topics)

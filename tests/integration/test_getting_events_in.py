@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.processes import run_process
 from tests.webhook_events import webhooks
 
 pytestmark = pytest.mark.integration
@@ -69,9 +70,7 @@ def variables(project: Path) -> dict[str, str]:
 def typed(words: list[str], project: Path) -> subprocess.CompletedProcess[str]:
     """Runs one command in the project's folder."""
     command = [sys.executable, "-m", "deltaworks.cli", *words]
-    done = subprocess.run(
-        command, cwd=project, env=variables(project), capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_process(command, cwd=project, env=variables(project), timeout=300)
     print(shlex.join(words), done.returncode, done.stdout[-2_000:], done.stderr[-2_000:])
     return done
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -19,6 +18,7 @@ from deltaworks.tables.log import commit_history
 from sandbox.stack.environment import process_environment
 from tests.integration.airflow_harness import GOLD, AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People
+from tests.processes import run_process
 
 pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
@@ -57,14 +57,11 @@ def builds(harness: AirflowHarness) -> list[dict[str, int]]:
 def test_airflows_backfill_builds_its_dates(harness: AirflowHarness, people: People) -> None:
     command = ["backfill", "create", "--dag-id", GOLD_DAG, "--from-date", "2023-11-14", "--to-date", "2023-11-15"]
 
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-m", "airflow", *command],
         env=process_environment(harness.home),
         cwd=harness.home.run,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from sandbox.stack.processes import stack_processes
 from sandbox.stack.shutdown import StopFlags
 from sandbox.stack.stack import down, up
 from tests.integration.airflow_harness import BACK_SECONDS, AirflowHarness, running_harness, wait
+from tests.processes import run_process
 
 pytestmark = pytest.mark.integration
 
@@ -54,9 +54,7 @@ def test_what_landed_before_a_stop_can_be_reprocessed_after_the_start(harness: A
     before = Counter(harness.rows())
     command = [sys.executable, "-m", "deltaworks.cli", "reprocess", "clicks", "--from-start", "--no-dry-run"]
 
-    done = subprocess.run(
-        command, env=process_environment(harness.home), capture_output=True, text=True, check=False, timeout=600
-    )
+    done = run_process(command, env=process_environment(harness.home), timeout=600)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(before) // EVENTS} objects" in done.stdout

@@ -17,12 +17,11 @@ import httpx2
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
 from deltaworks.metrics.grafana import dashboard, expressions
 from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.stack.ports import HOST
+from tests.heartbeats import put_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 from tests.waiting import eventually
 
@@ -67,19 +66,7 @@ def lake(tmp_path: Path) -> LocalObjects:
         (paths.pipeline_control("shop"), "shop", {"rows": 1200, "backlog_records": 90}),
         (paths.relay_control("landing"), "landing", {"rows": 5, "dead_letters": 3, "backlog_files": 2}),
     ):
-        beat = Heartbeat(
-            pipeline=name,
-            owner="o",
-            epoch=1,
-            run="r",
-            state="running",
-            written_at=iso_now(),
-            started_at=iso_now(),
-            trigger_seconds=60,
-            oldest_pending_at="2026-01-01T00:00:00+00:00",
-            **more,
-        )
-        objects.put(paths.heartbeat(folder), beat.encode())
+        put_heartbeat(objects, folder, name, oldest_pending_at="2026-01-01T00:00:00+00:00", **more)
     return objects
 
 

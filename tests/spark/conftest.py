@@ -20,26 +20,12 @@ from deltaworks.sources import base
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import build_session
-
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{lake}"}}
-landing: {{root: "file://{landing}"}}
-messaging: {{}}
-"""
-RELAY = """\
-relay: landing
-description: file events of the landing folder
-owner: tests
-queue_url: http://localhost/queue
-buckets: [landing]
-"""
+from deltaworks.testing import load_project, table_rows
 
 
 @pytest.fixture(scope="session")
@@ -107,8 +93,7 @@ class Project:
 
     def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
         """Returns the rows of a table, read without Spark."""
-        found = self.lake.rows(paths.table(pipeline, table))
-        return [] if found is None else found.to_pylist()
+        return table_rows(self.lake, pipeline, table)
 
 
 def _envelope(row: Mapping[str, Any], batch: int, position: int) -> dict[str, Any]:
@@ -129,19 +114,10 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
     """Makes a project from pipeline declarations: `make_project({"shop": (yaml, {"gold/x.sql": sql})})`."""
 
     def make(pipelines: Mapping[str, tuple[str, Mapping[str, str]]]) -> Project:
-        include = tmp_path / "project" / "include"
-        lake = tmp_path / "lake"
-        files = {
-            "environments/local.yaml": ENVIRONMENT.format(lake=lake, landing=tmp_path / "landing"),
-            "relays/landing.yaml": RELAY,
-        }
-        for name, (declaration, sql) in pipelines.items():
-            files[f"pipelines/{name}/pipeline.yaml"] = declaration
+        files = {f"pipelines/{name}/pipeline.yaml": declaration for name, (declaration, _) in pipelines.items()}
+        for name, (_, sql) in pipelines.items():
             files |= {f"pipelines/{name}/{path}": text for path, text in sql.items()}
-        for path, text in files.items():
-            (include / path).parent.mkdir(parents=True, exist_ok=True)
-            (include / path).write_text(text, encoding="utf-8")
-        catalog = load_catalog("local", root=include.parent)
-        return Project(include.parent, catalog, Lake(catalog.environment.lake))
+        catalog = load_project(tmp_path / "project", lake=tmp_path, files=files)
+        return Project(catalog.root, catalog, Lake(catalog.environment.lake))
 
     return make

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -68,6 +67,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.spec_diff import pipeline_json_schema
 from deltaworks.specs.table import ENVELOPE_COLUMNS, ColumnSpec, TableSpec
 from deltaworks.tables.files import WrittenFile
+from tests.processes import run_process
 from tests.unit.cli.command_tree import all_commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -412,12 +412,8 @@ def test_every_local_hook_of_pre_commit_runs_a_locked_tool() -> None:
 
 
 def test_no_file_of_the_project_names_a_machine_or_an_absolute_path_of_one() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    listed = run_process(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True
     ).stdout.splitlines()
     suspicious = re.compile(r"(?<![\w.])/(?:work|root|Users)/|(?<![\w.])/home/(?!airflow)\w")
 

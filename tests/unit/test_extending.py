@@ -8,14 +8,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType, SimpleNamespace
@@ -43,17 +40,14 @@ from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import payloads_of, write_project
+from tests.http_server import http_server
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "contributing/extending.md"
 KEY = bytes(32)
 STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
-ENVIRONMENT = """\
-environment: local
-lake: {root: "file:///lake"}
-landing: {root: "file:///landing"}
-messaging: {}
-"""
 ORDER = {"kind": "order_placed", "at": "2023-11-14T22:00:00Z", "order_id": "o1", "country": "NL", "amount": "9.50"}
 
 
@@ -76,10 +70,8 @@ def example(title: str, number: int = 0) -> tuple[str, str]:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with the pipeline of games and its relay."""
-    include = tmp_path / "include"
-    for folder in ("environments", "relays", "pipelines"):
-        (include / folder).mkdir(parents=True)
-    (include / "environments" / "local.yaml").write_text(ENVIRONMENT)
+    include = write_project(tmp_path, lake=Path("/"), relays=[]) / "include"
+    (include / "relays").mkdir()
     shutil.copy(ROOT / "include/relays/landing.yaml", include / "relays")
     shutil.copytree(ROOT / "include/pipelines/games", include / "pipelines" / "games")
     return tmp_path
@@ -100,10 +92,9 @@ def catalog(project: Path) -> Catalog:
 
 def rows_of(project: Path, pipeline: str, *payloads: Payload | bytes) -> dict[str, pa.Table]:
     """What lands of payloads, by table."""
-    numbered = [p if isinstance(p, Payload) else Payload(seq, f"k{seq}", p) for seq, p in enumerate(payloads, 1)]
     spec = catalog(project).pipeline(pipeline)
     keys = RedactionKeys(KEY) if spec.privacy else None
-    return dict(Parser(spec, redaction_keys=keys).parse(numbered, STAMP))
+    return dict(Parser(spec, redaction_keys=keys).parse(payloads_of(*payloads), STAMP))
 
 
 def load_module(project: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -146,9 +137,7 @@ def run(code: Path, *arguments: str) -> str:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "COLUMNS": "120",
     }
-    done = subprocess.run(
-        [sys.executable, *arguments], env=os.environ | settings, cwd=code, capture_output=True, text=True, check=False
-    )
+    done = run_process([sys.executable, *arguments], env=os.environ | settings, cwd=code)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -238,8 +227,7 @@ def test_a_model_that_is_added_is_declared_rightly_and_labels_what_was_ordered(p
 
 
 def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
-    environment = ENVIRONMENT.replace("file:///lake", f"file://{project}/lake")
-    write(project, "include/environments/local.yaml", environment)
+    write_project(project, relays=[])
     path, pipeline = example("Add a pipeline")
     write(project, path, pipeline + example("Add a gold table")[1] + example("Add a dashboard")[1])
     write(project, *example("Add a gold table", 1))
@@ -260,8 +248,7 @@ def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
 
 
 def test_a_rule_that_is_added_is_judged(project: Path) -> None:
-    environment = ENVIRONMENT.replace("file:///lake", f"file://{project}/lake")
-    write(project, "include/environments/local.yaml", environment)
+    write_project(project, relays=[])
     path, pipeline = example("Add a pipeline")
     write(project, path, pipeline + example("Add a rule on answers")[1])
     write(project, *example("Add a rule on answers", 1))
@@ -313,7 +300,7 @@ print(any("{name}" in table() for table in TABLES.values()))
 def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -> None:
     write(code, *example("Add an operation"))
     insert(code, *example("Add an operation", 1), into="_OPERATIONS")
-    (code / "include/environments/local.yaml").write_text(ENVIRONMENT.replace("file:///lake", f"file://{code}/lake"))
+    write_project(code, relays=[])
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
 from deltaworks.airflow.operation_dags import triggered_dag
@@ -339,29 +326,11 @@ def test_a_relay_that_is_added_is_read(project: Path) -> None:
     assert catalog(project).relay("partners").buckets == ("partner-drops",)
 
 
-class Pages(BaseHTTPRequestHandler):
-    """Answers with the number of the page that is asked for."""
-
-    def do_GET(self) -> None:
-        order = ORDER | {"order_id": self.path.rpartition("=")[2]}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(order).encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def pages() -> Iterator[str]:
-    """The address of an API with numbered pages."""
-    server = HTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/orders"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """The address of an API that answers with the number of the page that is asked for."""
+    with http_server(lambda request: (200, ORDER | {"order_id": request.path.rpartition("=")[2]})) as address:
+        yield f"{address}/orders"
 
 
 class Batch:

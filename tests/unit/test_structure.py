@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_FOLDERS = (
@@ -170,9 +171,7 @@ def test_what_is_declared_and_controlled_loads_without_spark_and_airflow() -> No
     heavy = sorted(HEAVY | {"airflow"})
     program = f"import sys, {', '.join(modules)}; print([name for name in {heavy} if name in sys.modules])"
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT / "include", capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], cwd=ROOT / "include", check=True)
 
     assert done.stdout.strip() == "[]"
 
@@ -210,9 +209,7 @@ def test_the_layers_hold() -> None:
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "include")}
 
-    done = subprocess.run(
-        [program, "--no-cache"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_process([program, "--no-cache"], cwd=ROOT, env=environment)
 
     assert done.returncode == 0, done.stdout[-3000:]
 

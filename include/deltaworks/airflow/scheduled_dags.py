@@ -48,13 +48,16 @@ class GoldTimetable(CronTriggerTimetable):
     """Timetable with a cron expression for scheduled runs. Backfills have one run per date, with any expression.
 
     The command `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B.
-    If the DAG itself has no catch-up, Airflow calls a timetable with `catchup` only for backfills.
+    If the DAG itself has no catch-up, Airflow calls a timetable with `catchup` only for backfills. Where schedules are
+    disabled there are only backfills.
     """
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
         """Returns the next run, or the next date of a backfill."""
+        if not restriction.catchup and not schedules_enabled():
+            return None
         if not restriction.catchup:
             return super().next_dagrun_info(
                 last_automated_data_interval=last_automated_data_interval, restriction=restriction
@@ -132,7 +135,7 @@ def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
 
 
 def _gold_timetable(expression: str | None) -> Any:
-    if expression is None or not schedules_enabled():
+    if expression is None:
         return None
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 

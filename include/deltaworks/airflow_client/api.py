@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -224,6 +224,25 @@ class AirflowApi(AirflowRequests):
         """Returns the latest runs, newest first."""
         answer = self._get(f"{_dag_path(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
         return tuple(DagRun.from_api(item) for item in answer["dag_runs"])
+
+    def create_backfill(self, dag_id: str, *, date: date) -> int:
+        """Creates a backfill with one run, for a date; returns its id. Runs of the date that exist are repeated."""
+        at = f"{date.isoformat()}T00:00:00Z"
+        body = {
+            "dag_id": dag_id,
+            "from_date": at,
+            "to_date": at,
+            "run_backwards": False,
+            "dag_run_conf": {},
+            "reprocess_behavior": "completed",
+            "max_active_runs": 1,
+        }
+        answer = self._request("POST", "/backfills", json=body)
+        return int(answer["id"])
+
+    def backfill_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
+        """Returns the newest runs of backfills of a DAG."""
+        return tuple(run for run in self.dag_runs(dag_id, limit=limit) if run.run_id.startswith("backfill__"))
 
     def set_run_note(self, dag_id: str, run_id: str, text: str) -> None:
         """Sets the note of a run, at most 1,000 characters of Markdown. Does nothing if the run does not exist."""

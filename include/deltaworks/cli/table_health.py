@@ -45,7 +45,7 @@ def tables(
     control: bool = typer.Option(False, help="Include internal tables."),
     unreferenced: bool = _LIST_FOLDERS,
 ) -> list[str | Listing]:
-    """List tables: score and main penalty, files, size, rows, and the planned maintenance."""
+    """List tables: score and main penalty, files, size, rows, whether Z-order acts, and the planned maintenance."""
     project = catalog()
     if pipeline and pipeline not in project.relays:
         project.pipeline(pipeline)
@@ -60,6 +60,7 @@ def tables(
         "rows",
         "partitions",
         "last",
+        "Z-order",
         "maintenance would",
     )
     listing = Listing(columns, records=[as_record(report) for report in reports])
@@ -98,6 +99,8 @@ def show(
     )
     if report.choice is not None:
         print_heading("maintenance would:", _describe_plan(report))
+        if report.choice.order:
+            print_heading("Z-order:", report.choice.order)
 
 
 @listing_command
@@ -155,7 +158,7 @@ def as_record(report: TableReport) -> dict[str, Any]:
 def _row(report: TableReport) -> tuple[object, ...]:
     name, health = f"{report.owner}.{report.name}", report.health
     if health is None:
-        return (name, report.kind, *[Cell(None, "-")] * 7, report.error or "not created yet")
+        return (name, report.kind, *[Cell(None, "-")] * 8, report.error or "not created yet")
     costliest = report.score.costly[0] if report.score is not None and report.score.costly else None
     last = max(health.last_operations.values(), key=lambda operation: operation.version, default=None)
     return (
@@ -168,6 +171,7 @@ def _row(report: TableReport) -> tuple[object, ...]:
         Cell(None, "?") if health.rows is None else count_cell(health.rows),
         health.partitions,
         "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
+        "" if report.choice is None else report.choice.order,
         report.error or _describe_plan(report),
     )
 

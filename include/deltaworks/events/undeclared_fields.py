@@ -40,14 +40,15 @@ def read_fields(
         if path is not None:
             _mark_read(fields, tuple(path.split(".")), None)
     for column in table.columns:
-        _mark_read(fields, tuple(column.path.split(".")), _struct_fields(parse_type(column.type)))
+        _mark_read(fields, tuple(column.path.split(".")), struct_fields(parse_type(column.type)))
     for evolved_path in evolved:
         _mark_read(fields, evolved_path, None)
     return fields
 
 
-def _struct_fields(kind: ColumnType) -> ReadFields | None:
-    return {name: _struct_fields(field) for name, field in kind.fields} if isinstance(kind, Struct) else None
+def struct_fields(kind: ColumnType) -> ReadFields | None:
+    """Returns the fields that a column of a struct type reads; None if the type reads its value completely."""
+    return {name: struct_fields(field) for name, field in kind.fields} if isinstance(kind, Struct) else None
 
 
 def _mark_read(fields: ReadFields, path: Path, struct_fields: ReadFields | None) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,13 @@ from deltaworks.maintenance.partition_choice import (
     OptimizePolicy,
     PartitionChoice,
     choose_partitions,
+    count_partitions,
     describe_partition,
 )
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, RewriteGroup, ZOrderLedger, read_ledger
 from deltaworks.tables.changes import Partition, partition_predicate
-from deltaworks.tables.compaction import compact_partitions
+from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION, compact_partitions
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -48,6 +50,12 @@ BYTES_PER_SMALL_GROUP = 256 << 20
 PARTITIONS_PER_GROUP = 1_000
 #: An OPTIMIZE command commits after this many bytes. Its commits survive a failure.
 BYTES_PER_COMMIT = 4 << 30
+#: Bytes of a row group in files that Z-order writes, before compression. Readers skip complete row groups, and with
+#: Parquet's default of 128 MiB a partition below some 32 MiB has one.
+ORDERED_BLOCK_BYTES = 2 << 20
+_PARQUET_BLOCK_SIZE = "parquet.block.size"
+#: Delta orders files by default, and leaves the rows of each file unordered: with one file nothing would be skipped.
+_SORT_WITHIN_FILES = "spark.databricks.io.skipping.mdc.sortWithinFiles"
 #: Returns the Spark session, opening it on first use.
 SessionFactory = Callable[[], "SparkSession"]
 
@@ -58,8 +66,9 @@ class OptimizeResult:
 
     - `compacted`: partitions whose files were merged; `without_spark`: those of them compacted in this process.
     - `deferred`: partitions that did not fit into the night or had a commit conflict.
-    - `for_spark`: partitions that need Spark, which this run does not have.
+    - `spark_work_count`: partitions that need Spark, which this run does not have.
     - `error`: the failure that ended the table.
+    - `engine`: which engine rewrote how many partitions, and why.
     """
 
     table: str
@@ -76,6 +85,7 @@ class OptimizeResult:
     bytes_after: int = 0
     seconds: float = 0.0
     error: str = ""
+    engine: str = ""
     reason: str = ""
 
     @property
@@ -92,6 +102,9 @@ class TableOptimizer:
         acquire_turn: acquires the write turn for each group.
         check: called before each group; raises to stop.
         deadline: `time.monotonic` value after which no group starts.
+        merge_below_bytes: size below which files are merged; by default that of small files.
+
+    `result` is the result so far, also after `run` has raised.
     """
 
     def __init__(
@@ -106,7 +119,12 @@ class TableOptimizer:
         acquire_turn: TurnFactory = uncontested_turn,
         check: Callable[[], None] = lambda: None,
         deadline: float = float("inf"),
+        merge_below_bytes: int | None = None,
     ) -> None:
+        # Larger files are ordered already and are not rewritten.
+        small = min(SMALL_FILE_BYTES, policy.target_file_bytes // 2)
+        self._merge_below_bytes = small if merge_below_bytes is None else merge_below_bytes
+        self.result = OptimizeResult(table=layout.name, round=policy.round)
         self._spark = spark
         self._lake = lake
         self._ledger = ledger
@@ -118,21 +136,25 @@ class TableOptimizer:
         self._deadline = deadline
         self._key = paths.table(pipeline, layout.name)
         self._objects = open_objects(lake.storage)
+        self._work: Counter[tuple[str, str]] = Counter()
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         """Rewrites the partitions. Returns `result` with updated counts.
 
         Partitions in groups that cannot start before the deadline count as deferred.
         """
+        self.result = result
         for group in _group_partitions(
             chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
         ):
             if group[0].action in SPARK_ACTIONS and self._spark is None:
+                self._work.update((LEFT_TO_SPARK, f"({choice.spark_reason})") for choice in group)
                 result = replace(result, spark_work_count=result.spark_work_count + len(group))
             elif time.monotonic() >= self._deadline:
                 result = replace(result, deferred=result.deferred + len(group))
             else:
                 result = self._rewrite_group(group, result)
+            self.result = result = replace(result, engine=describe_engines(self._work))
         return result
 
     def _rewrite_group(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
@@ -147,15 +169,19 @@ class TableOptimizer:
             group = self._new_group(action)
             self._ledger.begin(group)
             remaining, overtaken = partitions, 0
+            reasons = {choice.partition: choice.spark_reason for choice in chosen}
             if action not in SPARK_ACTIONS:
-                remaining, overtaken = self._compact(group, partitions, turn)
+                unsupported, overtaken = self._compact(group, partitions, turn)
+                remaining, reasons = list(unsupported), reasons | unsupported
             without_spark = len(self._ledger.rewritten(group)) if action not in SPARK_ACTIONS else 0
             if remaining and self._spark is not None:
                 self._optimize_with_retries(self._spark, group, remaining, turn)
                 remaining = []
+            self._work.update((LEFT_TO_SPARK, f"({reasons[partition]})") for partition in remaining)
             rewritten = self._ledger.rewritten(group)
             seconds = time.monotonic() - started
             self._ledger.record(group, rewritten, seconds=seconds)
+            self._work.update(_engine_of(action, reasons.get(done.partition, "")) for done in rewritten)
         total = replace(
             result,
             partitions=result.partitions + len(rewritten),
@@ -173,16 +199,18 @@ class TableOptimizer:
         log.info("table=%s action=%s partitions=%d seconds=%.1f", group.table, action, len(rewritten), seconds)
         return total
 
-    def _compact(self, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
-        """Compacts in this process. Returns the partitions left to Spark, and the number of partitions with commit
-        conflicts.
+    def _compact(
+        self, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
+    ) -> tuple[dict[Partition, str], int]:
+        """Compacts in this process. Returns the partitions left to Spark with reasons, and the number of partitions
+        with commit conflicts.
         """
         outcome = compact_partitions(
             self._lake,
             self._objects,
             self._key,
             partitions,
-            below_bytes=self._small_file_bytes(),
+            below_bytes=self._merge_below_bytes,
             user_metadata=self._commit_metadata(group),
             before_commit=turn.check,
         )
@@ -191,7 +219,7 @@ class TableOptimizer:
         if outcome.conflicting:
             names = ", ".join(map(describe_partition, outcome.conflicting))
             log.info("table=%s a concurrent commit was first, retried the next night: %s", group.table, names)
-        return list(outcome.unsupported), len(outcome.conflicting)
+        return dict(outcome.unsupported), len(outcome.conflicting)
 
     def _optimize_with_retries(
         self, spark: SessionFactory, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
@@ -234,10 +262,11 @@ class TableOptimizer:
         from deltaworks.tables.spark.session import USER_METADATA
 
         prefix = "spark.databricks.delta.optimize"
-        return {
+        order = {_PARQUET_BLOCK_SIZE: str(ORDERED_BLOCK_BYTES), _SORT_WITHIN_FILES: "true"}
+        return (order if group.action == "zorder" else {}) | {
             USER_METADATA: self._commit_metadata(group),
             f"{prefix}.maxFileSize": str(self._policy.target_file_bytes),
-            f"{prefix}.minFileSize": str(self._small_file_bytes()),
+            f"{prefix}.minFileSize": str(self._merge_below_bytes),
             f"{prefix}.maxDeletedRowsRatio": str(self._policy.deleted_share),
             f"{prefix}.batchSize": str(BYTES_PER_COMMIT),
         }
@@ -245,9 +274,31 @@ class TableOptimizer:
     def _commit_metadata(self, group: RewriteGroup) -> str:
         return user_metadata(pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name)
 
-    def _small_file_bytes(self) -> int:
-        """Returns the size below which files are merged. Larger files are ordered already and are not rewritten."""
-        return min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)
+
+#: Engines in the `engine` text of a result.
+SPARK, THIS_PROCESS, LEFT_TO_SPARK = "Spark", "this process", "left to Spark"
+
+
+def _engine_of(action: Action, spark_reason: str) -> tuple[str, str]:
+    """Returns the engine that rewrote a partition, and its work with the reason."""
+    if action == "zorder":
+        return SPARK, "Z-ordered"
+    if spark_reason:
+        return SPARK, f"compacted ({spark_reason})"
+    return THIS_PROCESS, f"compacted (at most {MAX_BYTES_PER_PARTITION >> 20} MiB of small files each)"
+
+
+def describe_engines(work: Counter[tuple[str, str]]) -> str:
+    """Returns the work of each engine, such as `Spark: 2 partitions Z-ordered; this process: 1 partition compacted`."""
+    return "; ".join(
+        f"{engine}: {_describe_work(counts)}"
+        for engine in (SPARK, THIS_PROCESS, LEFT_TO_SPARK)
+        if (counts := [(text, count) for (name, text), count in work.items() if name == engine])
+    )
+
+
+def _describe_work(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count_partitions(count)} {text}" for text, count in counts)
 
 
 def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:

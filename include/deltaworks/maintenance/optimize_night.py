@@ -1,7 +1,7 @@
 """The nightly OPTIMIZE of a pipeline: rewrites the most beneficial partitions within the time budget.
 
 Candidates come from the Delta logs and the Z-order ledger, without a JVM. One run per pipeline at a time. A failing
-table does not stop the others.
+table does not stop the others; the run ends with an error that names all failed tables.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
@@ -19,10 +21,25 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
+from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
 from deltaworks.maintenance.layout import OptimizedTable, optimized_tables, read_layout, select_tables
-from deltaworks.maintenance.optimize import OptimizeResult, SessionFactory, TableOptimizer
-from deltaworks.maintenance.partition_choice import OptimizePolicy, PartitionChoice, TableChoice, choose_partitions
-from deltaworks.maintenance.table_health.measure import table_health
+from deltaworks.maintenance.optimize import (
+    LEFT_TO_SPARK,
+    OptimizeResult,
+    SessionFactory,
+    TableOptimizer,
+    describe_engines,
+)
+from deltaworks.maintenance.partition_choice import (
+    OptimizePolicy,
+    PartitionChoice,
+    TableChoice,
+    choose_partitions,
+    closes_at,
+    forced_choice,
+)
+from deltaworks.maintenance.table_failures import combined_error, table_error
+from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
 from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.maintenance.zorder_ledger import LedgerState, ZOrderLedger, read_ledger
 from deltaworks.specs.catalog import Catalog
@@ -34,7 +51,11 @@ def read_policy(spec: PipelineSpec) -> OptimizePolicy:
     """Returns the policy of a pipeline's daily round."""
     upkeep = spec.maintenance
     closed_after = dt.timedelta(hours=upkeep.closed_after_hours)
-    return OptimizePolicy(target_file_bytes=upkeep.target_file_bytes, closed_after=closed_after)
+    return OptimizePolicy(
+        target_file_bytes=upkeep.target_file_bytes,
+        zorder_from_bytes=upkeep.zorder_from_bytes,
+        closed_after=closed_after,
+    )
 
 
 def select_partitions(
@@ -66,6 +87,48 @@ def select_partitions(
         )
         for table in select_tables(spec, tables).values()
     ]
+
+
+def force_partition(
+    lake: Lake, spec: PipelineSpec, table: str, partition: str, *, policy: OptimizePolicy, now: dt.datetime
+) -> TableChoice:
+    """Returns the rewrite of one partition, regardless of the policy.
+
+    Args:
+        partition: as `column=value`, several columns separated by `/`; `all` for a table without partitions.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN; OPTIMIZE_PARTITION_INVALID, the table has no such partition.
+        ConcurrencyError: OPTIMIZE_PARTITION_OPEN, a live query or a gold build still writes it.
+    """
+    (declared,) = select_tables(spec, [table]).values()
+    layout = read_layout(lake, spec.pipeline, declared)
+    health = table_health(lake, paths.table(spec.pipeline, table), history_commits=0)
+    parts = (
+        {} if health is None else {_partition_text(part, layout.partition_by): part for part in health.partition_health}
+    )
+    part = parts.get(partition)
+    if part is None:
+        largest = sorted(parts, key=lambda name: -parts[name].bytes)[:3]
+        raise ConfigError(
+            "OPTIMIZE_PARTITION_INVALID",
+            f"Table {spec.pipeline}.{table} has no partition {partition}.",
+            hint=f"Its largest partitions are {', '.join(largest)}." if largest else "It has no rows yet.",
+        )
+    end = closes_at(part, layout, policy) if layout.only_closed else None
+    if end is not None and now < end:
+        raise ConcurrencyError(
+            "OPTIMIZE_PARTITION_OPEN",
+            f"Partition {partition} of {spec.pipeline}.{table} is still written until {end:%Y-%m-%d %H:%M} UTC.",
+            retryable=False,
+        )
+    ledger = read_ledger(lake, spec.pipeline).table_state(table)
+    return forced_choice(part, layout, ledger=ledger, policy=policy)
+
+
+def _partition_text(health: PartitionHealth, partition_by: Sequence[str]) -> str:
+    values = dict(health.partition)
+    return "/".join(f"{name}={values[name]}" for name in partition_by) or "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +231,7 @@ class OptimizeRun:
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._ledger = ZOrderLedger(self._lake, self._home)
-        self._errors: list[Exception] = []
+        self._errors: dict[str, DeltaworksError] = {}
 
     def run(
         self,
@@ -178,10 +241,10 @@ class OptimizeRun:
         tables: Sequence[str] | None,
         now: dt.datetime | None,
         policy: OptimizePolicy | None = None,
-    ) -> tuple[list[OptimizeResult], Exception | None]:
+    ) -> tuple[list[OptimizeResult], DeltaworksError | None]:
         """Runs the daily round and, if requested, the weekly round.
 
-        Returns the results, and the first error of any table.
+        Returns the results, and an error that names all failed tables. The weekly round skips these.
         """
         settings, daily = self._spec.maintenance, policy or read_policy(self._spec)
         rounds = [(daily, settings.optimize_minutes if minutes is None else minutes)]
@@ -193,7 +256,26 @@ class OptimizeRun:
             self._ledger.record_interrupted()
             for of_round, length in rounds:
                 results += self._run_round(of_round, length * 60, tables, now or utc_now(), lock)
-        return results, next(iter(self._errors), None)
+        return results, self._error({result.table for result in results})
+
+    def run_partition(
+        self, table: str, partition: str, *, now: dt.datetime
+    ) -> tuple[list[OptimizeResult], DeltaworksError | None]:
+        """Rewrites one partition, regardless of the policy. See `force_partition`."""
+        select_tables(self._spec, [table])
+        with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
+            self._ledger.record_interrupted()
+            policy = read_policy(self._spec)
+            choice = force_partition(self._lake, self._spec, table, partition, policy=policy, now=now)
+            result = OptimizeResult(table=table, round="forced", reason=choice.reason)
+            forced = replace(policy, round="forced")
+            done = self._optimize(
+                table, choice.partitions, result, forced, lock, merge_below_bytes=policy.target_file_bytes
+            )
+        return [done], self._error({table})
+
+    def _error(self, tables: Collection[str]) -> DeltaworksError | None:
+        return combined_error(list(self._errors.values()), tables=len(tables)) if self._errors else None
 
     def _run_round(
         self,
@@ -209,35 +291,47 @@ class OptimizeRun:
         choices = {choice.table: choice for choice in all_choices}
         planned = all_choices if self._spark is not None else [choice.without_spark() for choice in all_choices]
         night = plan_night(planned, budget_seconds=remaining_seconds, night_seconds=seconds)
-        declared = optimized_tables(self._spec)
         until = time.monotonic() + remaining_seconds
         results = {name: _initial_result(choice, night, policy) for name, choice in choices.items()}
         if self._spark is None:
-            results = {
-                name: replace(result, spark_work_count=choices[name].spark_work_count)
-                for name, result in results.items()
-            }
+            results = {name: _with_spark_work(result, choices[name]) for name, result in results.items()}
         for name in night.tables():
-            table = declared[name]
-            optimizer = TableOptimizer(
-                self._spark,
-                self._lake,
-                self._ledger,
-                self._spec.pipeline,
-                read_layout(self._lake, self._spec.pipeline, table),
-                policy=policy,
-                acquire_turn=self._turn_factory(table),
-                check=lock.check,
-                deadline=until,
-            )
-            try:
-                results[name] = optimizer.run(night.selected_partitions(name), results[name])
-            except Exception as error:  # the remaining tables are still optimized; the run ends with the first error
-                lock.check()
-                log.warning("table=%s failed: %s", name, error)
-                self._errors.append(error)
-                results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
+            if name not in self._errors:
+                selected = night.selected_partitions(name)
+                results[name] = self._optimize(name, selected, results[name], policy, lock, deadline=until)
         return list(results.values())
+
+    def _optimize(
+        self,
+        name: str,
+        selected: Sequence[PartitionChoice],
+        result: OptimizeResult,
+        policy: OptimizePolicy,
+        lock: ExclusiveLock,
+        **options: Any,
+    ) -> OptimizeResult:
+        """Rewrites partitions of one table. An error is part of the result and of `_errors`."""
+        table = optimized_tables(self._spec)[name]
+        optimizer = TableOptimizer(
+            self._spark,
+            self._lake,
+            self._ledger,
+            self._spec.pipeline,
+            read_layout(self._lake, self._spec.pipeline, table),
+            policy=policy,
+            acquire_turn=self._turn_factory(table),
+            check=lock.check,
+            **options,
+        )
+        try:
+            return optimizer.run(selected, result)
+        except Exception as error:  # the remaining tables are still optimized
+            lock.check()
+            failure = table_error(error, table=name, key=paths.table(self._spec.pipeline, name))
+            log.warning("table=%s failed: %s", name, failure)
+            log.debug("table=%s", name, exc_info=error)
+            self._errors[name] = failure
+            return replace(optimizer.result, error=f"[{failure.condition}] {failure.message}")
 
     def _turn_factory(self, table: OptimizedTable) -> TurnFactory:
         if not table.needs_write_turn:
@@ -255,6 +349,13 @@ def _initial_result(choice: TableChoice, night: NightPlan, policy: OptimizePolic
         longest = max(candidate.choice.cost_seconds for candidate in too_large) / 60
         reason += f"; one partition needs {longest:.0f} minutes: increase optimize_minutes"
     return OptimizeResult(table=choice.table, round=policy.round, deferred=len(deferred), reason=reason)
+
+
+def _with_spark_work(result: OptimizeResult, choice: TableChoice) -> OptimizeResult:
+    """Returns the result of a run without Spark, which leaves the partitions that need it."""
+    reasons = Counter(partition.spark_reason for partition in choice.partitions if partition.spark_reason)
+    work = Counter({(LEFT_TO_SPARK, f"({reason})"): count for reason, count in reasons.items()})
+    return replace(result, spark_work_count=choice.spark_work_count, engine=describe_engines(work))
 
 
 def optimize_tables(
@@ -275,7 +376,8 @@ def optimize_tables(
     retried a few times.
 
     Args:
-        spark: opens the session on first use. None leaves partitions that need Spark to another run (`for_spark`).
+        spark: opens the session on first use. None leaves partitions that need Spark to another run
+            (`spark_work_count`).
         weekly: run the weekly round after the daily one.
         minutes: time budget per round; by default as declared.
         tables: names of tables; by default all that OPTIMIZE maintains.
@@ -284,11 +386,38 @@ def optimize_tables(
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
-        ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST. TURN_NOT_GRANTED, TURN_LOST or a commit conflict
-            of one table is raised after the other tables are done.
+        ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST.
+        DeltaworksError: after all tables are done, the error of the table that failed, such as DATA_FILE_MISSING or
+            TURN_NOT_GRANTED; or OPTIMIZE_FAILED, which names all failed tables.
     """
     run = OptimizeRun(spark, catalog, pipeline)
     results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now, policy=policy)
+    report(results)
+    if error is not None:
+        raise error
+    return results
+
+
+def optimize_partition(
+    spark: SessionFactory | None,
+    catalog: Catalog,
+    pipeline: str,
+    table: str,
+    partition: str,
+    *,
+    report: Callable[[list[OptimizeResult]], None] = lambda results: None,
+) -> list[OptimizeResult]:
+    """Rewrites one partition of a table, regardless of the policy: Z-ordered if the table declares an order, otherwise
+    with its files merged.
+
+    Args:
+        partition: as `column=value`, several columns separated by `/`; `all` for a table without partitions.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN, OPTIMIZE_PARTITION_INVALID.
+        ConcurrencyError: OPTIMIZE_PARTITION_OPEN.
+    """
+    results, error = OptimizeRun(spark, catalog, pipeline).run_partition(table, partition, now=utc_now())
     report(results)
     if error is not None:
         raise error

@@ -6,10 +6,11 @@ Pure: decides from partition health and the Z-order ledger.
 - An open partition is skipped, since it would be rewritten again; with `open_small_files` its small files are merged. A
   partition is closed `closed_after` after the end of the day in its date column, or after its newest file if it has no
   such column. If its writer would conflict with OPTIMIZE (`only_closed`), it is skipped until then.
-- A partition that fits into one file with one row group (`row_group_bytes`) is never Z-ordered, since readers read
-  complete row groups. Its small files are merged without Spark.
+- A partition below `zorder_from_bytes` is not Z-ordered, since readers would hardly read less. Its small files
+  are merged without Spark.
 - A larger closed partition that is not in order is Z-ordered, which rewrites it completely. If only a small share is
-  unordered (`unordered_share`, late arrivals), small files are merged until the share is large enough.
+  unordered (`unordered_share`, late arrivals), small files are merged until the share is large enough. A single file
+  is ordered only if its order splits it into several row groups, because readers read complete row groups.
 - A clustered table counts as one partition that never closes; it is clustered by the same shares.
 - Without Z-order columns, small files are merged from `min_small_files` on; without Spark if they have few bytes and
   the table has no features that need Spark.
@@ -22,21 +23,25 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from deltaworks.control.listing import format_bytes
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, ZOrderState
+from deltaworks.specs.maintenance import DEFAULT_ZORDER_FROM_BYTES
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION
 
-OptimizeRound = Literal["daily", "weekly", "inline"]
+OptimizeRound = Literal["daily", "weekly", "inline", "forced"]
 #: The cost of opening a file, expressed as bytes that could be read in the same time. This is Spark's default.
 OPEN_COST_BYTES = 4 << 20
-#: Approximate size of a row group on disk: Spark closes one at 128 MiB before compression.
-ROW_GROUP_BYTES = 32 << 20
+#: Size from which a mutation batch Z-orders the partitions that it merged.
+INLINE_ZORDER_FROM_BYTES = 32 << 20
+#: Approximate size on disk of a row group that Z-order writes, see `ORDERED_BLOCK_BYTES` of `optimize`.
+ORDERED_ROW_GROUP_BYTES = 512 << 10
 _MAX_LISTED_REASONS = 3
 
 
@@ -52,7 +57,7 @@ class OptimizePolicy:
     min_small_files: int = 4
     unordered_share: float = 0.1
     deleted_share: float = 0.05
-    row_group_bytes: int = ROW_GROUP_BYTES
+    zorder_from_bytes: int = DEFAULT_ZORDER_FROM_BYTES
     closed_after: dt.timedelta | None = dt.timedelta(hours=3)
     open_small_files: int = 100
 
@@ -63,13 +68,26 @@ class OptimizePolicy:
     def inline(self) -> OptimizePolicy:
         """Returns the policy for a job that optimizes the table it merges, under its write turn, without concurrent
         writers.
+
+        Orders only partitions of INLINE_ZORDER_FROM_BYTES, because the stream waits; the nightly run orders the others.
         """
-        return replace(self, round="inline", min_small_files=2, unordered_share=0.0, closed_after=None)
+        zorder_from = max(self.zorder_from_bytes, INLINE_ZORDER_FROM_BYTES)
+        return replace(
+            self,
+            round="inline",
+            min_small_files=2,
+            unordered_share=0.0,
+            zorder_from_bytes=zorder_from,
+            closed_after=None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChoice:
-    """The action for one partition. `benefit` is the number of bytes saved by a full read of the partition."""
+    """The action for one partition. `benefit` is the number of bytes saved by a full read of the partition.
+
+    `spark_reason` says why Spark rewrites it; empty if this process does.
+    """
 
     partition: Partition
     action: Action
@@ -80,16 +98,21 @@ class PartitionChoice:
     bytes_rewritten: int
     benefit: float
     cost_seconds: float
+    spark_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoice:
-    """The actions for a table, and the reason for them or for doing nothing."""
+    """The actions for a table, and the reason for them or for doing nothing.
+
+    `order` says whether Z-order would act, from which size, or why it would skip nothing; empty without `zorder_by`.
+    """
 
     table: str
     partitions: tuple[PartitionChoice, ...]
     reason: str
     skipped_count: int = 0
+    order: str = ""
 
     def without_spark(self) -> TableChoice:
         """Returns only the partitions that are rewritten without Spark."""
@@ -101,6 +124,10 @@ class TableChoice:
     def spark_work_count(self) -> int:
         """The number of partitions that need Spark."""
         return sum(choice.action in SPARK_ACTIONS for choice in self.partitions)
+
+    def count(self, action: Action) -> int:
+        """Returns the number of partitions with this action."""
+        return sum(choice.action == action for choice in self.partitions)
 
     @property
     def files_saved(self) -> int:
@@ -139,34 +166,47 @@ def choose_partitions(
         return TableChoice(table=layout.name, partitions=(), reason=f"it is partitioned by {has}, not as declared")
     if not health.partition_health:
         return TableChoice(table=layout.name, partitions=(), reason="it is empty")
-    chooser = _PartitionChooser(layout, ledger, now, policy, needs_spark=bool(health.spark_only_reasons))
-    chosen: list[PartitionChoice] = []
-    skipped: Counter[str] = Counter()
-    for partition in health.partition_health:
-        verdict = chooser.choose(partition)
-        if isinstance(verdict, str):
-            skipped[verdict] += 1
-        else:
-            chosen.append(verdict)
+    chooser = _PartitionChooser(layout, ledger, now, policy, spark_only=", ".join(health.spark_only_reasons))
+    verdicts = [(partition, chooser.choose(partition)) for partition in health.partition_health]
+    chosen = [verdict for _, verdict in verdicts if isinstance(verdict, PartitionChoice)]
+    skipped = Counter(verdict for _, verdict in verdicts if isinstance(verdict, str))
     return TableChoice(
         table=layout.name,
         partitions=tuple(chosen),
         reason=_describe_choice(chosen, skipped),
         skipped_count=skipped.total(),
+        order=_describe_order(verdicts, layout, policy, now) if layout.zorder_by else "",
     )
+
+
+def forced_choice(
+    health: PartitionHealth, layout: Layout, *, ledger: ZOrderState, policy: OptimizePolicy
+) -> TableChoice:
+    """Returns the rewrite of one partition that a person asked for: Z-order, or a merge of its files without one."""
+    if layout.ordered_by:
+        choice = _zorder(health, ledger, policy, share=1.0, why="forced")
+    elif health.files > 1 or health.deletion_vector_rows:
+        after = max(1, -(-health.bytes // policy.target_file_bytes))
+        merge = _partition_choice(
+            health, "compact", ledger, why="forced", after=after, rewritten=health.bytes, skipped=0.0
+        )
+        choice = replace(merge, spark_reason="forced")
+    else:
+        return TableChoice(table=layout.name, partitions=(), reason="nothing to do: one file, and no order is declared")
+    return TableChoice(table=layout.name, partitions=(choice,), reason=_describe_choice([choice], Counter()))
 
 
 class _PartitionChooser:
     """Chooses the action for each partition of a table."""
 
     def __init__(
-        self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, needs_spark: bool
+        self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, spark_only: str
     ) -> None:
         self._layout = layout
         self._ledger = ledger
         self._now = now
         self._policy = policy
-        self._needs_spark = needs_spark
+        self._spark_only = spark_only
 
     def choose(self, health: PartitionHealth) -> PartitionChoice | str:
         """Returns the action for a partition, or the reason for skipping it."""
@@ -177,11 +217,14 @@ class _PartitionChooser:
         if any(value is None for _, value in health.partition):
             # Rows without a partition value are mostly errors, and ordering them is useless.
             return "without a value"
-        if health.files == 1 and not purge:
+        # One file of one row group is read completely in any order.
+        one_row_group = health.bytes <= ORDERED_ROW_GROUP_BYTES
+        if health.files == 1 and not purge and (not ordered or share == 0.0 or one_row_group):
             return "of one file"
         if ordered and share == 0.0 and not purge:
             return "in order"
-        if _is_open(health, layout, self._now, policy):
+        closed_at = closes_at(health, layout, policy)
+        if closed_at is not None and self._now < closed_at:
             if layout.only_closed or health.small_files < policy.open_small_files:
                 return "still written"
             return self._compaction(health, why=f"still written, with {health.small_files} small files")
@@ -203,18 +246,20 @@ class _PartitionChooser:
         return "with few late rows" if ordered else "with few small files"
 
     def _compaction(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
-        # With a threshold of 0 Spark orders every partition.
-        small = health.small_bytes <= min(MAX_BYTES_PER_PARTITION, self._policy.row_group_bytes)
-        action: Action = "compact_small" if small and not self._needs_spark else "compact"
+        spark_reason = self._spark_only
+        if health.small_bytes > MAX_BYTES_PER_PARTITION:
+            spark_reason = spark_reason or f"more than {MAX_BYTES_PER_PARTITION >> 20} MiB of small files"
+        action: Action = "compact" if spark_reason else "compact_small"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
-        return _partition_choice(
+        choice = _partition_choice(
             health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0
         )
+        return replace(choice, spark_reason=spark_reason)
 
 
 def _benefits_from_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
     """Whether an order lets readers skip data. True for a clustered table."""
-    return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes > policy.row_group_bytes)
+    return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes >= policy.zorder_from_bytes)
 
 
 def _deleted_share(health: PartitionHealth) -> float:
@@ -232,18 +277,19 @@ def _unordered_share(health: PartitionHealth, layout: Layout, ledger: ZOrderStat
     return 1.0 if layout.has_mutable_rows and share > 0 else share
 
 
-def _is_open(health: PartitionHealth, layout: Layout, now: dt.datetime, policy: OptimizePolicy) -> bool:
+def closes_at(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> dt.datetime | None:
+    """Returns when a partition counts as closed; None if it always does."""
     if policy.closed_after is None or layout.cluster_by:
-        return False
-    closed_before = now - max(policy.closed_after, layout.final_after)
+        return None
+    final_after = max(policy.closed_after, layout.final_after)
     days = [
         day
         for name, value in health.partition
         if name in layout.date_columns and (day := _parse_date(value)) is not None
     ]
     if days:
-        return max(days) >= closed_before.astimezone(dt.UTC).date()
-    return health.newest_file_at > closed_before
+        return dt.datetime.combine(max(days), dt.time(), dt.UTC) + dt.timedelta(days=1) + final_after
+    return health.newest_file_at + final_after
 
 
 def _parse_date(value: str | None) -> dt.date | None:
@@ -257,17 +303,19 @@ def _zorder(
     health: PartitionHealth, ledger: ZOrderState, policy: OptimizePolicy, *, share: float, why: str
 ) -> PartitionChoice:
     after = max(1, -(-health.bytes // policy.target_file_bytes))
-    groups = max(1, -(-health.bytes // max(1, policy.row_group_bytes)))
+    groups = max(1, -(-health.bytes // ORDERED_ROW_GROUP_BYTES))
     # A filtered read reads every row group of an unordered partition, but about one of an ordered partition.
     skipped = health.bytes * share * (1 - 1 / groups)
-    return _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
+    choice = _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
+    return replace(choice, spark_reason="order")
 
 
 def _purge(health: PartitionHealth, ledger: ZOrderState, *, why: str) -> PartitionChoice:
     """Delta rewrites the files with deleted rows; partition health does not show which."""
-    return _partition_choice(
+    choice = _partition_choice(
         health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0
     )
+    return replace(choice, spark_reason="deletion vectors")
 
 
 def _partition_choice(
@@ -299,21 +347,59 @@ def describe_partition(partition: Partition) -> str:
     return "/".join("null" if value is None else value for _, value in partition) or "the table"
 
 
+def _describe_order(
+    verdicts: Sequence[tuple[PartitionHealth, PartitionChoice | str]],
+    layout: Layout,
+    policy: OptimizePolicy,
+    now: dt.datetime,
+) -> str:
+    """Says whether Z-order would act on a table, from which size, or why it would skip nothing."""
+    orders_from = f"orders from {format_bytes(policy.zorder_from_bytes)}"
+    large = [(health, verdict) for health, verdict in verdicts if health.bytes >= policy.zorder_from_bytes]
+    ordered = [health.bytes for health, verdict in large if _action_of(verdict) == "zorder"]
+    if ordered:
+        return f"would order {count_partitions(len(ordered))}, the largest {format_bytes(max(ordered))}; {orders_from}"
+    if large:
+        counts = Counter(_order_verdict(health, verdict, layout, policy, now) for health, verdict in large)
+        return f"{_describe_counts(counts.most_common())}; {orders_from}"
+    closed = [health for health, _ in verdicts if (closes_at(health, layout, policy) or now) <= now]
+    largest = max(closed or [health for health, _ in verdicts], key=lambda health: health.bytes)
+    kind = "date" if layout.date_columns else "partition"
+    return f"largest {'closed ' if closed else ''}{kind} {format_bytes(largest.bytes)}; {orders_from}"
+
+
+def _action_of(verdict: PartitionChoice | str) -> Action | None:
+    return None if isinstance(verdict, str) else verdict.action
+
+
+def _order_verdict(
+    health: PartitionHealth, verdict: PartitionChoice | str, layout: Layout, policy: OptimizePolicy, now: dt.datetime
+) -> str:
+    """Returns why a partition that is large enough is not ordered now."""
+    closed_at = closes_at(health, layout, policy)
+    if closed_at is not None and now < closed_at and verdict != "in order":
+        return f"still written until {closed_at.astimezone(dt.UTC):%Y-%m-%d %H:%M}"
+    if verdict == "of one file":
+        return "in order" if health.bytes > ORDERED_ROW_GROUP_BYTES else "of one row group"
+    return verdict if isinstance(verdict, str) else "with few late rows"
+
+
 def _describe_choice(chosen: list[PartitionChoice], skipped: Counter[str]) -> str:
     parts = []
     if chosen:
         ranked = sorted(chosen, key=lambda choice: -choice.benefit)
         named = [f"{describe_partition(choice.partition)} ({choice.reason})" for choice in ranked[:_MAX_LISTED_REASONS]]
         more = f" and {len(chosen) - _MAX_LISTED_REASONS} more" if len(chosen) > _MAX_LISTED_REASONS else ""
-        parts.append(f"{_count_partitions(len(chosen))} to rewrite: {', '.join(named)}{more}")
+        parts.append(f"{count_partitions(len(chosen))} to rewrite: {', '.join(named)}{more}")
     if skipped:
         parts.append(f"{'left' if chosen else 'nothing to do'}: {_describe_counts(skipped.most_common())}")
     return "; ".join(parts)
 
 
 def _describe_counts(kinds: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{_count_partitions(count)} {kind}" for kind, count in kinds)
+    return ", ".join(f"{count_partitions(count)} {kind}" for kind, count in kinds)
 
 
-def _count_partitions(count: int) -> str:
+def count_partitions(count: int) -> str:
+    """Returns a number of partitions for messages."""
     return f"{count:,} partition{'' if count == 1 else 's'}"

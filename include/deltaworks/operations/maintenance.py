@@ -6,16 +6,22 @@ acknowledged and that the lake does not have.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from deltaworks.control.listing import Listing, format_bytes
+from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
 if TYPE_CHECKING:
     from deltaworks.maintenance.deletion_limits import DeletionLimit
+    from deltaworks.maintenance.optimize_night import NightPlan
+    from deltaworks.maintenance.partition_choice import TableChoice
 
 
 class LostEventsOptions(Options):
@@ -74,16 +80,51 @@ def apply_nightly_limits(context: OperationContext, *, dry_run: bool) -> tuple[b
     return dry_run or bool(dry_run_reason), DeletionLimit(share=spec.maintenance.max_removed_share)
 
 
+_ONE_PARTITION = Section("One partition")
+
+
 class OptimizeOptions(Options):
-    """Options of OPTIMIZE."""
+    """Options of OPTIMIZE. A dry run plans without a JVM; its results count the partitions by action.
+
+    Without `spark`, only small partitions are compacted, and the results count those left to Spark.
+    """
 
     tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     round: Literal["daily", "weekly"] = Field(
         "daily", description="weekly: adds a second round for the remaining partitions."
     )
     minutes: float | None = Field(None, ge=1, description="Minutes of each round; by default as declared.")
+    partition: Annotated[str | None, _ONE_PARTITION] = Field(
+        None, description="Only this partition of one table, such as event_date=2026-11-01; with force."
+    )
+    force: Annotated[bool, _ONE_PARTITION] = Field(
+        False, description="Rewrite the partition in any case, in Z-order if the table declares it."
+    )
     spark: bool = Field(True, description="Off: only compact small partitions, which needs no Spark.")
     dry_run: bool = Field(True, description="Only list the partitions that would be rewritten, and why.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """What OPTIMIZE would do with one table within the time limit, in numbers of partitions.
+
+    `zorder`, `compact` and `compact_small` add up to `partitions`, which a submitted job does (`spark_work_count`).
+    `order` says whether Z-order acts, from which size, or why it would skip nothing.
+    """
+
+    table: str
+    round: str
+    partitions: int
+    zorder: int
+    compact: int
+    compact_small: int
+    spark_work_count: int
+    deferred: int
+    files_saved: int
+    bytes_rewritten: int
+    cost_seconds: float
+    order: str
+    reason: str
 
 
 def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
@@ -92,6 +133,8 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
     A repeated run continues where the last one stopped.
     """
     tables = list(options.tables) or None
+    if options.force or options.partition:
+        return _optimize_partition(context, options)
     if options.dry_run:
         return _plan_report(context, options, tables)
     from deltaworks.control.job import print_results
@@ -107,6 +150,30 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
         report=print_results,
     )
     return Report()
+
+
+def _optimize_partition(context: OperationContext, options: OptimizeOptions) -> Report:
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.job import print_results
+    from deltaworks.maintenance.optimize_night import force_partition, optimize_partition, plan_night, read_policy
+    from deltaworks.tables.lake import Lake
+
+    if not options.force or not options.partition or len(options.tables) != 1:
+        raise ConfigError(
+            "OPTIMIZE_PARTITION_INVALID",
+            "--partition and --force belong together, and to exactly one table of --tables.",
+        )
+    (table,) = options.tables
+    if not options.dry_run:
+        spark = context.spark if options.spark else None
+        optimize_partition(spark, context.catalog, context.subject, table, options.partition, report=print_results)
+        return Report()
+    spec = context.catalog.pipeline(context.subject)
+    choice = force_partition(
+        Lake(context.catalog.environment.lake), spec, table, options.partition, policy=read_policy(spec), now=utc_now()
+    )
+    planned = _planned_tables([choice], plan_night([choice], budget_seconds=float("inf")), "forced")
+    return Report(parts=[_plan_listing(planned), "Nothing was changed."], results=planned)
 
 
 def _plan_report(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
@@ -125,19 +192,52 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
         Lake(context.catalog.environment.lake), spec, policy=policy, now=utc_now(), tables=tables
     )
     night = plan_night(choices, budget_seconds=minutes * 60)
-    listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "deferred", "reason"))
+    planned = _planned_tables(choices, night, options.round)
+    end = f"{night.cost_seconds / 60:,.1f} of {minutes:,.0f} minutes. Nothing was changed."
+    return Report(parts=[_plan_listing(planned), end], results=planned)
+
+
+def _planned_tables(choices: Sequence[TableChoice], night: NightPlan, round_name: str) -> list[PlannedTable]:
+    planned = []
     for choice in choices:
         selected = night.selected_partitions(choice.table)
-        listing.add(
-            choice.table,
-            f"{len(selected):,}",
-            f"{sum(partition.files_saved for partition in selected):,}",
-            f"{sum(partition.bytes_rewritten for partition in selected) / 1e6:,.1f}",
-            f"{sum(partition.cost_seconds for partition in selected):,.0f}",
-            f"{len(night.deferred_partitions(choice.table)):,}",
-            choice.reason,
+        actions = Counter(partition.action for partition in selected)
+        planned.append(
+            PlannedTable(
+                table=choice.table,
+                round=round_name,
+                partitions=len(selected),
+                zorder=actions["zorder"],
+                compact=actions["compact"],
+                compact_small=actions["compact_small"],
+                spark_work_count=len(selected),
+                deferred=len(night.deferred_partitions(choice.table)),
+                files_saved=sum(partition.files_saved for partition in selected),
+                bytes_rewritten=sum(partition.bytes_rewritten for partition in selected),
+                cost_seconds=round(sum(partition.cost_seconds for partition in selected), 3),
+                order=choice.order,
+                reason=choice.reason,
+            )
         )
-    return Report(parts=[listing, f"{night.cost_seconds / 60:,.1f} of {minutes:,.0f} minutes. Nothing was changed."])
+    return planned
+
+
+def _plan_listing(planned: Sequence[PlannedTable]) -> Listing:
+    columns = ("table", "partitions", "by Spark", "files saved", "MB rewritten", "seconds", "deferred", "Z-order")
+    listing = Listing((*columns, "reason"))
+    for table in planned:
+        listing.add(
+            table.table,
+            f"{table.partitions:,}",
+            f"{table.zorder + table.compact:,}",
+            f"{table.files_saved:,}",
+            f"{table.bytes_rewritten / 1e6:,.1f}",
+            f"{table.cost_seconds:,.0f}",
+            f"{table.deferred:,}",
+            table.order,
+            table.reason,
+        )
+    return listing
 
 
 class OrphanOptions(Options):

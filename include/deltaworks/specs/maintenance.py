@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from deltaworks.specs.base import Bytes, Spec
+from deltaworks.specs.base import Bytes, Spec, parse_bytes
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
+#: From this size on, Z-order lets queries skip enough of a partition to be worth rewriting it.
+DEFAULT_ZORDER_FROM_BYTES = 8 << 20
 #: The retention that tables are created with by default.
 DEFAULT_RETENTION_HOURS = 168
 #: Which machine does the work of nightly maintenance. `spark`: submitted jobs. `auto`: looks first without a JVM, and
@@ -43,6 +45,11 @@ class MaintenanceSpec(Spec):
     )
     target_file_bytes: Annotated[Bytes, NEXT_MAINTENANCE] = Field(
         default=256 << 20, ge=32 << 20, description="target file size of OPTIMIZE"
+    )
+    zorder_from_bytes: Annotated[int, BeforeValidator(parse_bytes), NEXT_MAINTENANCE] = Field(
+        default=DEFAULT_ZORDER_FROM_BYTES,
+        ge=0,
+        description="size of a partition from which it is Z-ordered; smaller ones are only compacted",
     )
     vacuum_retention_hours: Annotated[int, _RETENTION] = Field(
         default=DEFAULT_RETENTION_HOURS, ge=168, le=720, description="retention of tombstoned files"

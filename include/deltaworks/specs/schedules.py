@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-#: `off` disables all schedules: gold, maintenance, mutations and cleaning run only manually.
+#: `off` disables all schedules: gold, maintenance, mutations and cleaning run only manually, and gold by backfills.
 SCHEDULES_VARIABLE: Final = "DELTAWORKS_SCHEDULES"
 #: Airflow's presets.
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")

@@ -42,6 +42,7 @@ from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.live_tables import await_live
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
+from sandbox.demo.night import GOLD, NIGHT, Night
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import START_SECONDS, DemoReport
@@ -59,7 +60,6 @@ DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_E
 #: ingested.
 _DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
 _HEALTH = HEALTH_DAG
-_MAINTENANCE = "games__maintenance"
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0
 
@@ -122,6 +122,7 @@ class Demo:
         self._say = progress
         self._home = StackHome.default()
         self._phases = Phases(self._home)
+        self._night = Night()
         # Only later requests count, because the request log is kept over restarts of the stack.
         self._began = utc_now()
         self.report = DemoReport()
@@ -176,7 +177,10 @@ class Demo:
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
         """Runs gold, mutations, maintenance and health jobs, and waits for live tables."""
         jobs = JobRuns(airflow, self._home, say=self._say)
-        chains = [[Job("games__gold"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
+        chains = []
+        if self._settings.games is not None:
+            self._night.prepare(catalog, self._home)
+            chains.append([Job(GOLD), Job(NIGHT, {"dry_run": False})])
         if self._settings.with_revenue:
             # Last, so that it shows whether its stream has read a row again that maintenance moved to another file.
             chains[0].append(Job("revenue__gold"))
@@ -191,13 +195,14 @@ class Demo:
         ]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
+        for ended in jobs.ended:
+            if ended.job.dag_id == NIGHT:
+                self._night.read(airflow, ended)
         if not await_live(catalog, what.pipelines):
             self._say("live: not everything has been read")
         self.report.health = self._health(jobs)
         self.report.jobs = [(ended.job.dag_id, ended.seconds) for ended in jobs.ended]
-        self.report.maintenance = [
-            line for ended in jobs.ended if ended.job.dag_id == _MAINTENANCE for line in ended.tasks
-        ]
+        self.report.maintenance = [line for ended in jobs.ended if ended.job.dag_id == NIGHT for line in ended.tasks]
 
     def _health(self, jobs: JobRuns) -> str:
         """Returns the result of the latest health run, which started after all events were ingested.
@@ -223,6 +228,7 @@ class Demo:
         sheet = AnswerSheet(connection, tables)
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
+            self._night.answer(sheet, catalog)
         if truths.mobile is not None:
             answer_mobile(sheet, truths.mobile)
         if truths.games is not None and self._settings.with_revenue:

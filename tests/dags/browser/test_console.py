@@ -20,6 +20,7 @@ from tests.console_harness import ago, write_process_heartbeat
 from tests.dags.airflow_project import write_project
 from tests.dags.browser.airflow_site import AirflowSite, running_airflow
 from tests.dags.browser.trigger_form import CHROMIUM, logged_in
+from tests.records import record_of
 from tests.unit.dashboards.dashboard_harness import START, put
 
 pytestmark = pytest.mark.integration
@@ -71,14 +72,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_process_heartbeat(objects, paths.pipeline_control("games"), "games", oldest_pending_at=ago(600), **facts)
     write_process_heartbeat(objects, paths.pipeline_control("edits"), "edits", written_at=ago(4_000))
     batches = tuple(
-        BatchSummary(
+        record_of(
+            BatchSummary,
             batch_id=812 - back,
             at=ago(60 * back),
             rows=1_000 + back,
             quarantined=1,
-            files=2,
             bytes=3_000,
-            tables=2,
             prepare_seconds=3,
             commit_seconds=1,
             complete_seconds=0.5,

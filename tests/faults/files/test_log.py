@@ -17,8 +17,7 @@ from deltaworks.sources.objects.file_event_log import FileEventLog, file_events_
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.faults.harness.file_protections import switch_off
 
 BEFORE, AFTER = 5, 20
@@ -34,13 +33,13 @@ def project(tmp_path: Path) -> Path:
 def announce(project: Path, keys: list[str], *, epoch: int) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     events = [FileEvent("b", key, 9, "e", None, at, "ObjectCreated:Put", None) for key in keys]
-    lake = Lake(StorageSpec(root=f"file://{project}/lake"))
+    lake = local_lake(f"{project}/lake")
     FileEventLogWriter(lake, "landing", epoch=epoch).append([ReceivedEvent(event, "m", at) for event in events])
 
 
 def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
     """Returns the files that a new run of a stream reads from an offset, and the end offset."""
-    lake = Lake(StorageSpec(root=f"file://{project}/lake"))
+    lake = local_lake(f"{project}/lake")
     limits = SliceLimits(max_files=500, max_bytes=None)
     batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     start = json.loads(json.dumps(start or batches.initial_offset()))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_project
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
@@ -28,12 +28,11 @@ Launch = Callable[..., subprocess.Popen[bytes]]
 def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
     """Starts relay processes of a project whose queue and lake are behind the proxy; ends the remaining ones."""
     started: list[subprocess.Popen[bytes]] = []
-    hit, include = proxied_landing(landing, proxy), tmp_path / "include"
+    hit = proxied_landing(landing, proxy)
     bucket = landing.bucket + "-lake"
     landing.s3.create_bucket(Bucket=bucket)
     reached = hit.messaging.model_dump(mode="json", exclude_none=True)
     environment = {
-        "environment": "local",
         "lake": {"root": f"s3://{bucket}/lake", "path_style": True} | reached,
         "landing": {"root": f"s3://{landing.bucket}", "path_style": True} | reached,
         "messaging": reached,
@@ -47,9 +46,7 @@ def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
         "lease_ttl_seconds": 3,
         "max_run_seconds": 60,
     }
-    for path, content in {"environments/local.yaml": environment, "relays/landing.yaml": relay}.items():
-        (include / path).parent.mkdir(parents=True, exist_ok=True)
-        (include / path).write_text(yaml.safe_dump(content), encoding="utf-8")
+    write_project(tmp_path, environment=environment, relays=[relay])
     landing.lake = landing.storage.of_bucket(bucket).model_copy(update={"root": f"s3://{bucket}/lake"})
 
     def start(*, off: str = "") -> subprocess.Popen[bytes]:

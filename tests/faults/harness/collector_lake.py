@@ -17,25 +17,14 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.query import QUARANTINE
+from deltaworks.testing import declare_columns, declare_pipeline, declare_table, write_files
 from tests.faults.harness.collector_harness import BUCKET, CollectorHarness
 
-PIPELINE = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event:
-  name: {path: name}
-  time: {path: _collector.time, unit: iso8601}
-  id: [event_id]
-tables:
-  - name: events
-    catch_all: true
-    columns:
-      - {name: sent_id, path: event_id, type: string}
-      - {name: collector, path: _collector.collector, type: string}
-      - {name: seq, path: _collector.seq, type: long}
-"""
+#: How events of a collector are read.
+EVENT = {"name": {"path": "name"}, "time": {"path": "_collector.time", "unit": "iso8601"}, "id": ["event_id"]}
+#: What a collector adds to an event.
+COLUMNS = declare_columns("collector string from _collector.collector", "seq long from _collector.seq")
+PIPELINE = declare_pipeline(declare_table("events", "sent_id string from event_id", *COLUMNS), event=EVENT)
 #: The id of an unparseable event, anywhere in its raw text.
 BROKEN_ID = re.compile(r"broken-\d+-id")
 
@@ -74,7 +63,7 @@ class CollectorLake:
         self._stage = harness
         self._root = harness.root / "lake"
         self._read: set[tuple[str, str]] = set()
-        (harness.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        write_files(harness.root / "include/pipelines/shop", {"pipeline.yaml": PIPELINE})
 
     def read(self) -> int:
         """Lands new objects of the bucket; returns their number."""

@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from deltaworks import testing
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -87,7 +86,6 @@ class FaultProject:
         """
         for part, values in changes.items():
             self.settings[part] = {**self.settings.get(part, {}), **values} if part in ("source", "stream") else values
-        include = self.root / "include"
         here = self.storage.model_dump(mode="json", exclude_none=True)
         lake: dict[str, Any] = {"root": here["root"]}
         if self.server is not None:
@@ -99,26 +97,12 @@ class FaultProject:
                 "secret_key": "env:DELTAWORKS_LAKE_SECRET_KEY",
             }
         environment = {
-            "environment": "local",
             "lake": lake,
             "landing": {"root": f"file://{self.landing}"},
-            "messaging": {},
             "spark": {"driver_memory": "600m", "shuffle_partitions": 1, "conf": SPARK_CONF},
         }
-        relay = {
-            "relay": RELAY,
-            "description": "what a test lands",
-            "owner": "tests",
-            "queue_url": "http://localhost/queue",
-            "buckets": [BUCKET],
-        }
-        for path, content in {
-            "environments/local.yaml": environment,
-            f"relays/{RELAY}.yaml": relay,
-            f"pipelines/{PIPELINE}/pipeline.yaml": self._pipeline(),
-        }.items():
-            (include / path).parent.mkdir(parents=True, exist_ok=True)
-            (include / path).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        relay = testing.RELAY | {"relay": RELAY, "buckets": [BUCKET]}
+        testing.write_project(self.root, self._pipeline(), environment=environment, relays=[relay])
         self.landing.mkdir(exist_ok=True)
         for name in ("include/deltaworks", "include/spark", "include/jars"):
             if not (self.root / name).exists():
@@ -131,15 +115,11 @@ class FaultProject:
             table: dict[str, Any] = {"name": kind, "when": {"name": kind}, "columns": columns}
             declared.append({**table, "writer": "spark"} if kind in self.spark_tables else table)
         settings = dict(self.settings)
-        return {
-            "pipeline": PIPELINE,
-            "description": "what a test lands",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": RELAY, "bucket": BUCKET, **settings.pop("source")},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
-            "tables": declared,
-            **settings,
-        }
+        source = {"kind": "s3_sqs", "relay": RELAY, "bucket": BUCKET, **settings.pop("source")}
+        event = {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"}
+        return testing.declare_pipeline(
+            pipeline=PIPELINE, **{"source": source, "event": event, "tables": declared} | settings
+        )
 
     def land(self, files: int = 1, *, per_kind: int = 2, misfits: int = 1, copies: int = 1) -> None:
         """Lands objects, each with `per_kind` events of every kind and `misfits` events for quarantine."""

@@ -12,6 +12,7 @@ from deltaworks.control import paths
 from deltaworks.mutations.requests import RENAME_OPERATIONS
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table
 from tests.faults.harness.fault_project import FaultProject
 from tests.spark.mutations.mutation_harness import START
 from tests.unit.mutations.replay_oracle import Request, Row, replay
@@ -22,11 +23,10 @@ IDS = "abcdef"
 FIELD, UNSET = "f", "f0"
 OPS = ("rename", "rename", "merge", "delete", "undelete", "update", "rename_name")
 TABLES: list[dict[str, Any]] = [
-    {
-        "name": "activities",
-        "when": {"name": "activity"},
-        "columns": [
-            {"name": name, "path": path, "type": "string"}
+    declare_table(
+        "activities",
+        *(
+            f"{name} string from {path}"
             for name, path in (
                 ("org_id", "org"),
                 ("contact_id", "contact"),
@@ -34,29 +34,30 @@ TABLES: list[dict[str, Any]] = [
                 (FIELD, "field"),
                 (f"origin_{FIELD}", "field"),
             )
-        ],
-        "partition_by": ["org_id"],
-        "zorder_by": ["event_time"],
-        "mutable": {"id": "contact_id", "origin": "origin_contact_id", "fields": {FIELD: f"origin_{FIELD}"}},
-    },
-    {
-        "name": "requests",
-        "when": {"name": "request"},
-        "columns": [
-            {"name": name, "path": f"request.{name}", "type": kind}
+        ),
+        when="activity",
+        partition_by=["org_id"],
+        zorder_by=["event_time"],
+        mutable={"id": "contact_id", "origin": "origin_contact_id", "fields": {FIELD: f"origin_{FIELD}"}},
+    ),
+    declare_table(
+        "requests",
+        *(
+            f"{name} {kind} from request.{name}"
             for name, kind in (
                 *((name, "string") for name in ("org_id", "op", "id", "new_id", "name")),
                 ("fields", "map<string,string>"),
                 ("seq", "long"),
             )
-        ],
-    },
-    {
-        "name": "notifications",
-        "announces": {"table": "activities"},
-        "columns": [{"name": "org_id", "path": "org", "type": "string"}],
-        "partition_by": ["org_id", "ingested_date"],
-    },
+        ),
+        when="request",
+    ),
+    declare_table(
+        "notifications",
+        "org_id string from org",
+        announces={"table": "activities"},
+        partition_by=["org_id", "ingested_date"],
+    ),
 ]
 
 

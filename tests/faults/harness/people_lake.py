@@ -23,6 +23,7 @@ from deltaworks.control import paths
 from deltaworks.privacy.erasure.requests import Namespace, open_namespace
 from deltaworks.privacy.tokens.envelope_encryption import token
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_table
 from tests.faults.harness import mutable_rows
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
 from tests.faults.harness.mutable_rows import MutableRows, events_of
@@ -44,12 +45,7 @@ def declare(stage: FaultProject) -> None:
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}, player]
     activities, *others = mutable_rows.TABLES
     tables: list[dict[str, Any]] = [
-        {
-            "name": "events",
-            "catch_all": True,
-            "columns": [{"name": "n", "path": "n", "type": "long"}, player],
-            "zorder_by": ["event_name"],
-        },
+        declare_table("events", "n long", player, zorder_by=["event_name"]),
         *({"name": kind, "when": {"name": kind}, "columns": columns, "zorder_by": ["n"]} for kind in stage.kinds),
         {**activities, "columns": [*activities["columns"], player]},
         *others,

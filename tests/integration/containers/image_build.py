@@ -28,6 +28,7 @@ from tests.integration.containers.dockerfile import (
 )
 from tests.integration.containers.environment_layer import VENV, environment_layers
 from tests.integration.containers.namespace_host import NamespaceHost, program
+from tests.processes import run_process
 
 #: Folders of this machine visible in containers, below the base image's files.
 _SHOWN = tuple(name for name in ("bin", "etc", "lib", "lib64", "sbin", "usr") if Path("/", name).is_dir())
@@ -244,13 +245,10 @@ class _StageBuild:
         variables = {**self._image.variables, "HOME": "/tmp"}
         variables["PATH"] = f"{_SHIMS}:{variables['PATH']}"
         words = [*self._shell, instruction.text]
-        done = subprocess.run(
+        done = run_process(
             container_command(self._host, self._image, self._root, words, self._place("/etc/passwd")),
             env=variables,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         shutil.rmtree(self._place(_SHIMS))
         if done.returncode:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import run_process
 from tests.waiting import eventually
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "chroot", "mount", "ip")
@@ -32,11 +33,8 @@ def missing_rights() -> str:
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         return f"{', '.join(missing)} is not installed"
-    attempt = subprocess.run(
-        ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", BRIDGE, "type", "bridge"],
-        capture_output=True,
-        text=True,
-        check=False,
+    attempt = run_process(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", BRIDGE, "type", "bridge"]
     )
     return f"the kernel gives no namespaces: {attempt.stderr.strip()}" if attempt.returncode else ""
 
@@ -67,9 +65,7 @@ class NamespaceHost:
         Raises:
             RuntimeError: it failed.
         """
-        done = subprocess.run(
-            self.command(words), env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        done = run_process(self.command(words), env=variables, stdin=subprocess.DEVNULL)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout

@@ -16,6 +16,7 @@ from tests.integration.containers.image_build import ImageBuilder
 from tests.integration.containers.namespace_host import NamespaceHost, namespace_host
 from tests.integration.containers.specs import ProjectSpec
 from tests.integration.containers.variable_files import read_variables
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 _FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-sandbox.lock")
@@ -40,14 +41,7 @@ class RunningProject:
 
     def on_host(self, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a command on the host that publishes the containers' ports."""
-        return subprocess.run(
-            self.host.command(words),
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_process(self.host.command(words), env=variables, stdin=subprocess.DEVNULL)
 
 
 def check_out(folder: Path) -> Path:

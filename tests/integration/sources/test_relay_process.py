@@ -16,6 +16,7 @@ import pytest
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
+from deltaworks.testing import write_project
 from tests.unit.sources.objects.relay.relay_harness import drain, keys
 from tests.waiting import eventually
 
@@ -47,14 +48,10 @@ Launch = Callable[..., subprocess.Popen[str]]
 def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
     """Starts relay processes of a project declared for this test; ends the remaining ones."""
     started: list[subprocess.Popen[str]] = []
-    include = tmp_path / "include"
 
     def start(relay: str = "landing", *, max_run_seconds: int = 60, **changes: Any) -> subprocess.Popen[str]:
         facts = {**vars(landing), "lake": landing.lake.root, "max_run_seconds": max_run_seconds, **changes}
-        (include / "environments").mkdir(parents=True, exist_ok=True)
-        (include / "relays").mkdir(exist_ok=True)
-        (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(**facts))
-        (include / "relays" / "landing.yaml").write_text(RELAY.format(**facts))
+        write_project(tmp_path, environment=ENVIRONMENT.format(**facts), relays=[RELAY.format(**facts)])
         environment = {
             **os.environ,
             "PYTHONPATH": str(CHECKOUT / "include"),

@@ -27,8 +27,9 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_pipeline, declare_table, local_storage
 from tests.batch_points import call_at_points_of
 
 RICH_COLUMNS = [
@@ -43,24 +44,13 @@ RICH_COLUMNS = [
     {"name": "items", "path": "params.items", "type": "array<struct<sku: string, price: decimal(9,4)>>"},
     {"name": "device", "path": "device", "type": "struct<os: string, screen: struct<width: int, ratio: float>>"},
 ]
-DECLARED = {
-    "pipeline": "shop",
-    "description": "orders",
-    "owner": "tests",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-    "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
-    "tables": [
-        {"name": "events", "catch_all": True},
-        {"name": "orders", "when": {"name": "order"}, "columns": RICH_COLUMNS},
-        {"name": "orders_by_spark", "when": {"name": "order"}, "columns": RICH_COLUMNS, "writer": "spark"},
-        {
-            "name": "logins",
-            "when": {"name": "login"},
-            "partition_by": ["event_date", "country"],
-            "columns": [{"name": "country", "path": "country", "type": "string"}],
-        },
-    ],
-}
+DECLARED = declare_pipeline(
+    {"name": "events", "catch_all": True},
+    {"name": "orders", "when": {"name": "order"}, "columns": RICH_COLUMNS},
+    {"name": "orders_by_spark", "when": {"name": "order"}, "columns": RICH_COLUMNS, "writer": "spark"},
+    declare_table("logins", "country string", when="login", partition_by=["event_date", "country"]),
+    event={"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
+)
 DAY = 86_400
 
 
@@ -94,10 +84,6 @@ def payload(seq: int) -> bytes:
     good = [order(seq * 100 + number) for number in range(9)] + [login(number) for number in range(4)]
     bad = [order(1, amount="much"), {"name": "unknown", "id": "u", "time": 1}]
     return "".join(json.dumps(event, ensure_ascii=False) for event in good + bad).encode() + b'{"broken"'
-
-
-class Crash(Exception):
-    """Simulates the end of the process."""
 
 
 @dataclass
@@ -222,8 +208,8 @@ def make_shop(spark: SparkSession, tmp_path: Path) -> Callable[..., Shop]:
     def make(**changes: Any) -> Shop:
         environment = EnvironmentSpec(
             environment="tests",
-            lake=StorageSpec(root=f"file://{tmp_path}/lake"),
-            landing=StorageSpec(root=f"file://{tmp_path}/landing"),
+            lake=local_storage(tmp_path / "lake"),
+            landing=local_storage(tmp_path / "landing"),
             messaging=AwsSpec(),
         )
         return Shop(spark, tmp_path, PipelineSpec.model_validate(DECLARED | changes), environment)

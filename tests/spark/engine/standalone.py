@@ -24,6 +24,7 @@ import pyspark
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.processes import run_process
 
 SPARK_HOME = Path(pyspark.__file__).parent
 STARTED_WITHIN_SECONDS = 180.0
@@ -163,12 +164,4 @@ def run_driver(
     environment |= {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
     if secret:
         environment[SECRET_VARIABLE] = secret
-    return subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env=environment,
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    return run_process([sys.executable, str(script), *arguments], env=environment, cwd=script.parent, timeout=seconds)

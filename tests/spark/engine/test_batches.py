@@ -21,7 +21,8 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
-from tests.spark.engine.conftest import DECLARED, Crash, Shop
+from tests.crashes import Crash, crash_at
+from tests.spark.engine.conftest import DECLARED, Shop
 
 pytestmark = pytest.mark.spark
 FAULTS = [
@@ -34,14 +35,6 @@ FAULTS = [
     "committed",
     "completed",
 ]
-
-
-def crash_at(point: str) -> Callable[[str], None]:
-    def fault(reached: str) -> None:
-        if reached == point:
-            raise Crash(point)
-
-    return fault
 
 
 def test_a_batch_is_committed_to_all_tables_and_the_ledger(shop: Shop) -> None:

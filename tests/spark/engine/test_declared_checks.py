@@ -13,7 +13,8 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.tables.log import commit_history
-from tests.spark.engine.conftest import Crash, Shop
+from tests.crashes import Crash
+from tests.spark.engine.conftest import Shop
 
 pytestmark = pytest.mark.spark
 MakeShop = Callable[..., Shop]

@@ -10,7 +10,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
-from tests.spark.engine.conftest import Crash, Shop
+from tests.crashes import Crash, crash_at
+from tests.spark.engine.conftest import Shop
 
 pytestmark = pytest.mark.spark
 EVENTS = {"name": "events", "catch_all": True, "duplicates": {"flag_within_days": 7}}
@@ -28,14 +29,6 @@ def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
         path.write_bytes(content)
     references = [FileReference(seq, f"f{seq}.json", "") for seq in bodies]
     return ObjectSlice(references, [1] * len(bodies), {"files": len(bodies)}, shop.opener())
-
-
-def crash_at(point: str) -> Callable[[str], None]:
-    def fault(reached: str) -> None:
-        if reached == point:
-            raise Crash(point)
-
-    return fault
 
 
 def flags(shop: Shop) -> list[tuple[str, bool]]:

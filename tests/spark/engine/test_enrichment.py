@@ -25,8 +25,10 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import declare_table
+from tests.crashes import Crash
 from tests.shared_data import SHARED_DATA
-from tests.spark.engine.conftest import Crash, Shop
+from tests.spark.engine.conftest import Shop
 
 MAXMIND = SHARED_DATA / "maxmind"
 LOG = SHARED_DATA / "cloudfront_logs" / "sample-cloudfront-access-logs.gz"
@@ -62,19 +64,16 @@ DECLARED: dict[str, Any] = {
         {"path": "cs(Cookie)", "keep": "nothing"},
     ],
     "tables": [
-        {
-            "name": "requests",
-            "catch_all": True,
-            "evolve": "rescue",
-            "columns": [
-                {"name": "network", "path": "c-ip", "type": "string"},
-                {"name": "country", "path": "_geo.country", "type": "string"},
-                {"name": "browser", "path": "_agent.browser", "type": "string"},
-                {"name": "is_bot", "path": "_agent.is_bot", "type": "boolean"},
-                {"name": "status", "path": "sc-status", "type": "int"},
-            ],
-            "rules": [{"name": "no_test", "check": "status <> 418", "on_fail": "quarantine"}],
-        }
+        declare_table(
+            "requests",
+            "network string from c-ip",
+            "country string from _geo.country",
+            "browser string from _agent.browser",
+            "is_bot boolean from _agent.is_bot",
+            "status int from sc-status",
+            evolve="rescue",
+            rules=[{"name": "no_test", "check": "status <> 418", "on_fail": "quarantine"}],
+        )
     ],
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.spark_conf import java_archive, java_archive_manifest, java_archive_options
+from tests.processes import run_process
 
 pytestmark = pytest.mark.integration
 
@@ -33,9 +34,7 @@ spark.stop()
 
 def _start(root: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "DELTAWORKS_PROJECT": str(root)}
-    return subprocess.run(
-        [sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    return run_process([sys.executable, "-c", DRIVER], env=environment, timeout=240)
 
 
 def test_a_driver_uses_the_class_archive_of_make_jars() -> None:

@@ -16,24 +16,13 @@ from deltaworks.engine import progress
 from deltaworks.engine.driver_host import DriverMetrics
 from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import IngestListener, listener_attached
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_storage
+from tests.records import record_of
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
-REPORT = BatchReport(
-    batch_id=0,
-    rows=5,
-    quarantined=0,
-    files_read=1,
-    bytes_read=1,
-    files_written=1,
-    tables=1,
-    resumed=False,
-    prepare_seconds=0.1,
-    commit_seconds=0.1,
-    complete_seconds=0.1,
-)
+REPORT = record_of(BatchReport, batch_id=0, rows=5)
 
 
 def run_three_batches(spark: SparkSession, folder: Path, land: Callable[[Any, int], None]) -> None:
@@ -59,7 +48,7 @@ def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_TERMINATION_WAIT_SECONDS", PATIENCE_SECONDS)
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
     log = ProgressLog(storage, "shop", owner_epoch=1, flush_seconds=0.2, metrics=DriverMetrics(spark))
     log.start()
     listener = IngestListener(

@@ -16,31 +16,19 @@ from deltaworks.gold import build as build_module
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import declare_pipeline, declare_table
 from tests.spark.gold.shop_data import START
 
 FOLDER = PROJECT_ROOT / "include" / "pipelines" / "games"
 GOLD = yaml.safe_load((FOLDER / "pipeline.yaml").read_text())["gold"]
 REFRESHED = [table for table in GOLD["tables"] if "refresh_seconds" in table]
-DECLARED = {
-    "pipeline": "games",
-    "description": "what the tables read that the stream builds",
-    "owner": "tests",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-    "event": {"name": {"path": "name"}, "time": {"path": "time"}, "id": "id"},
-    "tables": [
-        {
-            "name": "events",
-            "catch_all": True,
-            "columns": [{"name": name, "path": name, "type": "string"} for name in ("device_id", "country")],
-        },
-        {
-            "name": "purchase",
-            "when": {"name": "purchase"},
-            "columns": [{"name": "amount", "path": "amount", "type": "decimal(10,2)"}],
-        },
-    ],
-    "gold": {"dedupe": GOLD["dedupe"], "tables": REFRESHED},
-}
+DECLARED = declare_pipeline(
+    declare_table("events", *(f"{name} string" for name in ("device_id", "country"))),
+    declare_table("purchase", "amount decimal(10,2)", when="purchase"),
+    pipeline="games",
+    event={"name": {"path": "name"}, "time": {"path": "time"}, "id": "id"},
+    gold={"dedupe": GOLD["dedupe"], "tables": REFRESHED},
+)
 
 
 def sent(hours: float, event_id: str, device: str, country: str = "DE") -> dict[str, Any]:

@@ -14,7 +14,8 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, shop
+from deltaworks.testing import declare_table, pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 pytestmark = pytest.mark.spark
 DAY = 86_400
@@ -22,14 +23,9 @@ NOON = 1_700_049_600
 
 
 def spec(*levels: str) -> PipelineSpec:
-    orders = {
-        "name": "orders",
-        "catch_all": True,
-        "columns": [{"name": "level", "path": "level", "type": "string"}],
-        "rules": [{"name": "known", "check": f"level IN {levels}"}],
-    }
+    orders = declare_table("orders", "level string", rules=[{"name": "known", "check": f"level IN {levels}"}])
     daily = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
-    return shop(
+    return pipeline_spec(
         orders,
         event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
         gold={"dedupe": {"by": "event_id", "within_days": 1}, "tables": [daily]},

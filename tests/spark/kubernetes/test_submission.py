@@ -5,7 +5,6 @@ schemas, with the declared account and variables, and with the rights of Airflow
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from deltaworks.kubernetes.pods import pod_settings
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf
+from tests.processes import run_process
 from tests.spark.kubernetes.cluster_api import ClusterApi, running_api
 from tests.unit.kubernetes.schemas import VERSIONS, check
 
@@ -51,13 +51,10 @@ def submit(api: ClusterApi, templates: Mapping[str, str], *arguments: str, **mor
     )
     conf |= {"spark.kubernetes.namespace": "lakehouse", **more}
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-    done = subprocess.run(
+    done = run_process(
         ["spark-submit", "--master", master, *settings, *arguments],
         env={**os.environ, "KUBERNETES_AUTH_TRYKUBECONFIG": "false"},
-        capture_output=True,
-        text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -24,27 +24,20 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import LineageSpec
+from deltaworks.testing import declare_pipeline, declare_table
 from tests.spark.conftest import Project
 from tests.unit.lineage.backend import Backend, running_backend
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.spark
-SHOP = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {path: kind}, time: {path: at, unit: epoch_seconds}, id: [id]}
-tables:
-  - name: orders
-    when: {kind: order}
-    columns:
-      - {name: country, path: customer.country, type: string}
-      - {name: amount, path: amount, type: "decimal(12,2)"}
-gold:
-  tables: [{name: turnover, sql: gold/turnover.sql, reads: [orders], partition_by: event_date}]
-stream: {tasks_per_batch: 2, lease_ttl_seconds: 3}
-"""
+SHOP = declare_pipeline(
+    declare_table("orders", "country string from customer.country", "amount decimal(12,2)", when={"kind": "order"}),
+    event={"name": {"path": "kind"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": ["id"]},
+    gold={
+        "tables": [{"name": "turnover", "sql": "gold/turnover.sql", "reads": ["orders"], "partition_by": "event_date"}]
+    },
+    stream={"tasks_per_batch": 2, "lease_ttl_seconds": 3},
+)
 TURNOVER = "SELECT event_date, country AS land, sum(amount) AS turnover FROM orders GROUP BY event_date, country"
 
 

@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import compact_partitions
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 
 KEY = "tables/shop/orders"
 PLACES: tuple[Partition, ...] = ((("day", "2026-01-01"),), (("day", "2026-01-02"),))
@@ -30,7 +29,7 @@ COLUMNS = (
 
 @pytest.mark.integration
 def test_spark_sees_the_same_rows_and_no_changes(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+    lake = local_lake(tmp_path / "lake")
     uri = lake.storage.spark_uri(KEY)
     for batch in range(5):
         rows = spark.range(batch * 30, batch * 30 + 30).selectExpr(*COLUMNS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,11 +17,11 @@ from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.maintenance import optimize, optimize_night
+from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
+from deltaworks.maintenance import optimize, optimize_night, partition_choice
 from deltaworks.maintenance import vacuum as maintenance_alerts
 from deltaworks.maintenance.optimize import TableOptimizer
-from deltaworks.maintenance.optimize_night import optimize_tables, read_policy
+from deltaworks.maintenance.optimize_night import optimize_partition, optimize_tables
 from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState, ZOrderLedger
@@ -36,6 +36,7 @@ tables:
   - {name: events, catch_all: true, zorder_by: [event_name]}
   - {name: plain, when: {name: plain}}
   - {name: never, when: {name: never}, zorder_by: [event_name]}
+maintenance: {zorder_from_bytes: 0}
 """
 )
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
@@ -70,9 +71,7 @@ def files(pulse: Any, table: str = "events") -> int:
 
 
 def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
-    """Runs a night that orders every partition with Spark."""
-    policy = replace(read_policy(pulse.spec("pulse")), row_group_bytes=0)
-    given = {"policy": policy, **given}
+    """Runs a night of a pipeline that declares an order from any size on."""
     return {result.table: result for result in optimize_tables(lambda: spark, pulse.catalog, "pulse", **given)}
 
 
@@ -88,6 +87,8 @@ def test_a_night_orders_and_merges_and_then_has_nothing_to_do(spark: SparkSessio
     taken = first["events"]
     assert (taken.zordered, taken.compacted, taken.files_before, taken.files_after) == (2, 0, 5, 2)
     assert (first["plain"].compacted, first["plain"].files_before, first["plain"].files_after) == (1, 4, 1)
+    assert taken.engine == "Spark: 2 partitions Z-ordered"
+    assert first["plain"].engine == "this process: 1 partition compacted (at most 32 MiB of small files each)"
     assert (files(pulse), files(pulse, "plain"), ids(pulse)) == (3, 1, before)
     assert first["never"].reason == "it does not exist yet"
     assert [second[name].skipped for name in ("events", "plain", "never")] == [True, True, True]
@@ -98,7 +99,7 @@ def test_a_night_orders_and_merges_and_then_has_nothing_to_do(spark: SparkSessio
     assert sorted((row["table_name"], row["action"], row["files_before"], row["files"]) for row in rows) == [
         ("events", "zorder", 2, 1),
         ("events", "zorder", 3, 1),
-        ("plain", "compact", 4, 1),
+        ("plain", "compact_small", 4, 1),
     ]
     assert all(row["seconds"] > 0 for row in rows)
 
@@ -110,7 +111,7 @@ def test_ordered_files_are_not_rewritten_when_late_rows_are_merged(
     for _ in range(2):
         append(pulse, 0, rows=30_000)
     size = table_health(pulse.lake, KEY).bytes
-    policy = OptimizePolicy(target_file_bytes=size // 5, unordered_share=0.5, row_group_bytes=0)
+    policy = OptimizePolicy(target_file_bytes=size // 5, unordered_share=0.5, zorder_from_bytes=0)
     night = partial(run, spark, pulse, tables=["events"], policy=policy)
     first = night()["events"]
     ordered = set(pulse.lake.open(KEY).file_uris())
@@ -236,6 +237,56 @@ def test_a_second_run_is_rejected_by_the_lock(spark: SparkSession, pulse: Any, m
         assert pulse.lake.open(KEY).version() == before + 1
 
 
+def test_rows_of_an_ordered_file_are_in_order_and_readers_skip_row_groups(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize, "ORDERED_BLOCK_BYTES", 64 << 10)
+    for _ in range(2):
+        append(pulse, 0, rows=30_000)
+
+    assert run(spark, pulse, tables=["events"])["events"].zordered == 1
+
+    (file,) = pulse.lake.open(KEY).file_uris()
+    metadata = pq.ParquetFile(file.removeprefix("file://")).metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    (at,) = [column for column in range(groups[0].num_columns) if metadata.schema.names[column] == "event_name"]
+    statistics = [group.column(at).statistics for group in groups]
+    assert len(groups) > 5
+    assert sum(one.min <= "n50" <= one.max for one in statistics) <= 3
+
+
+def test_a_large_single_file_is_ordered_once(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_choice, "ORDERED_ROW_GROUP_BYTES", 1_000)
+    append(pulse, 0, rows=1_000)
+
+    first, second = run(spark, pulse, tables=["events"])["events"], run(spark, pulse, tables=["events"])["events"]
+
+    assert (first.zordered, first.files_before, first.files_after) == (1, 1, 1)
+    assert second.reason == "nothing to do: 1 partition of one file"
+
+
+def test_one_partition_is_rewritten_by_force(spark: SparkSession, pulse: Any) -> None:
+    append(pulse, 0, 1)
+    append(pulse, 0, 1)
+    append(pulse, 0, table="plain")
+    append(pulse, 0, table="plain")
+    optimize_tables(lambda: spark, pulse.catalog, "pulse", tables=["events"])
+    done = [
+        result
+        for table in ("events", "plain")
+        for result in optimize_partition(lambda: spark, pulse.catalog, "pulse", table, "event_date=2025-03-01")
+    ]
+
+    assert [(each.table, each.round, each.zordered, each.compacted, each.files_after) for each in done] == [
+        ("events", "forced", 1, 0, 1),
+        ("plain", "forced", 0, 1, 1),
+    ]
+    newest = next(commit_history(pulse.lake, KEY, newest=pulse.lake.open(KEY).version()))
+    assert newest.operation == "OPTIMIZE"
+    with pytest.raises(ConfigError, match=r"OPTIMIZE_PARTITION_INVALID.*no partition event_date=2025-04-01"):
+        optimize_partition(lambda: spark, pulse.catalog, "pulse", "events", "event_date=2025-04-01")
+
+
 def test_a_failing_table_does_not_stop_others(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         append(pulse, 0, 1)
@@ -244,15 +295,16 @@ def test_a_failing_table_does_not_stop_others(spark: SparkSession, pulse: Any, m
 
     def fails(self: Any, session: Any, group: Any, partitions: Any) -> None:
         if group.table == "events":
-            raise RuntimeError("a file is gone")
+            raise RuntimeError("an executor is gone")
         command(self, session, group, partitions)
 
     monkeypatch.setattr(TableOptimizer, "_run_optimize", fails)
-    with pytest.raises(RuntimeError, match="a file is gone"):
+    with pytest.raises(DeltaworksError, match="OPTIMIZE_FAILED") as raised:
         run(spark, pulse, report=told.extend)
 
+    assert raised.value.retryable
     assert {each.table: (each.partitions, each.error) for each in told} == {
-        "events": (0, "a file is gone"),
+        "events": (0, "[OPTIMIZE_FAILED] events: RuntimeError: an executor is gone."),
         "plain": (1, ""),
         "never": (0, ""),
         "quarantine": (0, ""),

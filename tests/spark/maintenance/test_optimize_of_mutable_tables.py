@@ -56,7 +56,7 @@ def test_changed_partitions_are_rewritten_under_the_write_turn(
         command(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TableOptimizer, "_run_optimize", looked_at)
-    policy = OptimizePolicy(row_group_bytes=0)
+    policy = OptimizePolicy(zorder_from_bytes=0)
     (result,) = optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], policy=policy)
 
     assert (result.partitions, result.files_before, result.files_after) == (2, 4, 2)

@@ -15,10 +15,10 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.maintenance.vacuum import vacuum_with_spark
 from deltaworks.maintenance.vacuum_files import vacuum_files
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import override_settings
 from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
+from deltaworks.testing import local_lake
 
 pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
@@ -34,7 +34,7 @@ LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+    return local_lake(tmp_path / "lake")
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table, local_storage, pipeline_spec
 
 PIPELINE = "crm"
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -37,41 +38,27 @@ def declared(
     """Returns the pipeline's declaration; `mutations` overrides that section."""
     columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
     source = {name: name.removeprefix("origin_") for name in columns}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": PIPELINE,
-            "description": "what a test changes",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
-            "tables": [
-                {
-                    "name": DATA,
-                    "when": {"kind": "activity"},
-                    "columns": [{"name": name, "path": path, "type": "string"} for name, path in source.items()],
-                    "partition_by": list(partition_by),
-                    "zorder_by": ["event_time"],
-                    "mutable": {
-                        "id": "contact_id",
-                        "origin": "origin_contact_id",
-                        "fields": {name: f"origin_{name}" for name in FIELDS},
-                        "deletion_vectors": deletion_vectors,
-                    },
-                },
-                {
-                    "name": REQUESTS,
-                    "when": {"kind": "request"},
-                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
-                },
-                {
-                    "name": TOLD,
-                    "announces": {"table": DATA},
-                    "columns": [{"name": "org_id", "path": "org_id", "type": "string"}],
-                    "partition_by": ["org_id", "ingested_date"],
-                },
-            ],
-            "mutations": {"requests": REQUESTS, "notifications": TOLD, **mutations},
-        }
+    return pipeline_spec(
+        declare_table(
+            DATA,
+            *(f"{name} string from {path}" for name, path in source.items()),
+            when={"kind": "activity"},
+            partition_by=list(partition_by),
+            zorder_by=["event_time"],
+            mutable={
+                "id": "contact_id",
+                "origin": "origin_contact_id",
+                "fields": {name: f"origin_{name}" for name in FIELDS},
+                "deletion_vectors": deletion_vectors,
+            },
+        ),
+        declare_table(
+            REQUESTS, *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when={"kind": "request"}
+        ),
+        declare_table(TOLD, "org_id string", announces={"table": DATA}, partition_by=["org_id", "ingested_date"]),
+        pipeline=PIPELINE,
+        event={"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
+        mutations={"requests": REQUESTS, "notifications": TOLD, **mutations},
     )
 
 
@@ -84,7 +71,7 @@ class MutationHarness:
     _batches: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        here = StorageSpec(root=f"file://{self.root}")
+        here = local_storage(self.root)
         environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
         self.catalog = Catalog(environment, {}, {PIPELINE: self.spec}, self.root)
         self.lake = Lake(here)

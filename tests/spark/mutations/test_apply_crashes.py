@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.mutations.apply import MutationRun
+from tests.crashes import Crash, crash_at
 from tests.spark.mutations.mutation_harness import PIPELINE, START, TOLD, MutationHarness, declared
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -23,18 +23,6 @@ POINTS = (
     "stored",
     "ended",
 )
-
-
-class Crash(Exception):
-    """Simulates the end of the process."""
-
-
-def crash_at(point: str) -> Callable[[str], None]:
-    def fault(reached: str) -> None:
-        if reached == point:
-            raise Crash(point)
-
-    return fault
 
 
 def land(stage: MutationHarness, part: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.processes import run_process
 from tests.spark.mutations.reader_entry import job
 from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 
@@ -64,13 +64,7 @@ def expected(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int
 
 def run(root: Path, moment: str, *options: str) -> int:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, str(ENTRY), str(root), moment, *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_process([sys.executable, str(ENTRY), str(root), moment, *options], env=environment)
     assert done.returncode in (0, -9), done.stderr[-3000:]
     return done.returncode
 

@@ -23,11 +23,10 @@ from deltaworks.mutations import small_merge as engine_choice
 from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
 from deltaworks.mutations.merge import TableMerge, affected_range, merge_settings
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table, local_lake
 
 PIPELINE, BOTH = "crm", ("spark", "delta_rs")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -49,19 +48,16 @@ def declared(partition_by: str) -> TableSpec:
     columns = {"org_id": "string", "contact_id": "string", "origin_contact_id": "string"}
     columns |= {f"{prefix}{name}": kind for name, (kind, _) in FIELDS.items() for prefix in ("", "origin_")} | OTHERS
     return TableSpec.model_validate(
-        {
-            "name": "activities",
-            "catch_all": True,
-            "columns": [
-                {"name": name, "path": name.removeprefix("origin_"), "type": kind} for name, kind in columns.items()
-            ],
-            "partition_by": [partition_by],
-            "mutable": {
+        declare_table(
+            "activities",
+            *(f"{name} {kind} from {name.removeprefix('origin_')}" for name, kind in columns.items()),
+            partition_by=[partition_by],
+            mutable={
                 "id": "contact_id",
                 "origin": "origin_contact_id",
                 "fields": {name: f"origin_{name}" for name in FIELDS},
             },
-        }
+        )
     )
 
 
@@ -115,7 +111,7 @@ class Bench:
 
     def __init__(self, spark: SparkSession, root: Path, partition_by: str = "org_id") -> None:
         self.spark = spark
-        self.lake = Lake(StorageSpec(root=f"file://{root}"))
+        self.lake = local_lake(root)
         self.table = declared(partition_by)
         self.tables = {engine: self.table.model_copy(update={"name": f"by_{engine}"}) for engine in BOTH}
         self._schema = arrow_schema(self.table.column_types())

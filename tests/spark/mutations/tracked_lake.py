@@ -17,10 +17,11 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mutation import REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table, local_storage, pipeline_spec
 
 PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
 NAME = f"{PIPELINE}.{DATA}"
@@ -30,42 +31,28 @@ _NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 def _declared() -> PipelineSpec:
     columns = {"org_id": "string", "contact_id": "string", "origin_contact_id": "string", "engagement_date": "date"}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": PIPELINE,
-            "description": "a table whose changes are followed",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
-            "tables": [
-                {
-                    "name": DATA,
-                    "when": {"kind": "activity"},
-                    "columns": [
-                        {"name": name, "path": name.removeprefix("origin_"), "type": kind}
-                        for name, kind in columns.items()
-                    ],
-                    "partition_by": ["org_id"],
-                    "zorder_by": ["engagement_date"],
-                    "mutable": {"id": "contact_id", "origin": "origin_contact_id"},
-                },
-                {
-                    "name": "requests",
-                    "when": {"kind": "request"},
-                    "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
-                },
-                {
-                    "name": TOLD,
-                    "announces": {"table": DATA},
-                    "columns": [
-                        {"name": "org_id", "path": "org_id", "type": "string"},
-                        {"name": "engagement_date", "path": "engagement_date", "type": "date"},
-                    ],
-                    "partition_by": ["org_id", "ingested_date"],
-                },
-            ],
-            "mutations": {"requests": "requests", "notifications": TOLD},
-        }
+    return pipeline_spec(
+        declare_table(
+            DATA,
+            *(f"{name} {kind} from {name.removeprefix('origin_')}" for name, kind in columns.items()),
+            when={"kind": "activity"},
+            partition_by=["org_id"],
+            zorder_by=["engagement_date"],
+            mutable={"id": "contact_id", "origin": "origin_contact_id"},
+        ),
+        declare_table(
+            "requests", *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when={"kind": "request"}
+        ),
+        declare_table(
+            TOLD,
+            "org_id string",
+            "engagement_date date",
+            announces={"table": DATA},
+            partition_by=["org_id", "ingested_date"],
+        ),
+        pipeline=PIPELINE,
+        event={"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
+        mutations={"requests": "requests", "notifications": TOLD},
     )
 
 
@@ -73,7 +60,7 @@ class TrackedLake:
     """One lake with the two tables. Rows are (event id, organisation, contact, days after DAY)."""
 
     def __init__(self, root: Path, spark: SparkSession | None, properties: Mapping[str, str] | None = None) -> None:
-        here = StorageSpec(root=f"file://{root}")
+        here = local_storage(root)
         self.spec = _declared()
         environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
         self.catalog = Catalog(environment=environment, pipelines={PIPELINE: self.spec}, relays={}, root=root)

@@ -26,14 +26,12 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from tests.spark.engine.conftest import DECLARED, Crash, Shop
+from deltaworks.testing import declare_table
+from tests.crashes import Crash
+from tests.spark.engine.conftest import DECLARED, Shop
 
 EVENTS = {"name": "events", "catch_all": True}
-ORDERS: dict[str, Any] = {
-    "name": "orders",
-    "when": {"name": "order"},
-    "columns": [{"name": "amount", "path": "amount", "type": "int", "required": True}],
-}
+ORDERS: dict[str, Any] = declare_table("orders", "amount int required", when="order")
 BY_SPARK: dict[str, Any] = {**ORDERS, "name": "orders_by_spark", "writer": "spark"}
 MENDED = {**ORDERS, "columns": [{"name": "amount", "path": "amount", "type": "int"}]}
 MENDED_BY_SPARK = {**MENDED, "name": "orders_by_spark", "writer": "spark"}

@@ -13,15 +13,16 @@ from deltaworks.engine.live import start_live_query
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 from tests.spark.live_progress import LiveProgress
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 HOUR, NOON = 3_600, 1_700_049_600
 
 
 def spec(level: str) -> PipelineSpec:
-    return shop(
+    return pipeline_spec(
         {"name": "orders", "catch_all": True, "columns": orders(level)["columns"]},
         event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}},
         live=[{"name": "hourly", "reads": "orders", "watermark_minutes": 180}],

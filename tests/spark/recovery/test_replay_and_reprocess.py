@@ -10,7 +10,7 @@ import pytest
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.spark.engine.conftest import Crash
+from tests.crashes import Crash
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,8 @@ from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spark_conf import session_conf
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.testing import local_storage
 from sandbox.servers.object_store import lake_storage, running_object_store
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row, stage_of
@@ -33,7 +34,7 @@ def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         environment = EnvironmentSpec(
             environment="tests",
             lake=lake_storage(f"s3://{BUCKET}/lake"),
-            landing=StorageSpec(root=f"file://{tmp_path}/landing"),
+            landing=local_storage(tmp_path / "landing"),
             messaging=AwsSpec(),
         )
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()

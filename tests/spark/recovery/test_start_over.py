@@ -17,21 +17,17 @@ from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, shop
+from deltaworks.testing import declare_table, pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 pytestmark = pytest.mark.spark
 DAY, NOON = 86_400, 1_700_049_600
 
 
 def spec(level: str = "int", partition_by: str = "event_date") -> PipelineSpec:
-    orders = {
-        "name": "orders",
-        "catch_all": True,
-        "columns": [{"name": "level", "path": "level", "type": level}],
-        "partition_by": [partition_by],
-    }
+    orders = declare_table("orders", f"level {level}", partition_by=[partition_by])
     daily = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
-    return shop(
+    return pipeline_spec(
         orders,
         event={"name": {"constant": "order"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": "id"},
         live=[{"name": "hourly", "reads": "orders"}],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -13,50 +12,38 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun, RunResult
 from deltaworks.operations.stream_parts import STREAM_PARTS
+from deltaworks.testing import declare_pipeline, declare_table
 from tests.batch_points import call_at_points
 from tests.spark.conftest import Project
 
-WRITER = """\
-pipeline: writer
-description: what is read
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event: {name: {constant: sale}, time: {path: time, unit: epoch_seconds}}
-tables:
-  - name: sales
-    catch_all: true
-    columns:
-      - {name: number, path: number, type: long}
-      - {name: price, path: price, type: "decimal(38,10)"}
-      - {name: at, path: at, type: timestamp}
-      - {name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}
-gold:
-  tables: [{name: totals, sql: totals.sql, reads: [sales], partition_by: event_date}]
-"""
-READER = """\
-pipeline: reader
-description: what reads it
-owner: tests
-source: {source}
-event: {{name: {{constant: sale}}, time: {{path: event_time}}, id: [event_id]}}
-tables:
-  - name: copies
-    catch_all: true
-    columns:
-      - {{name: number, path: number, type: long, required: true}}
-      - {{name: price, path: price, type: "decimal(38,10)"}}
-      - {{name: sold_at, path: at, type: timestamp}}
-      - {{name: tags, path: tags, type: "array<struct<name:string,share:decimal(20,5)>>"}}
-      - {{name: change, path: _change_type, type: string}}
-stream: {{tasks_per_batch: 2, lease_ttl_seconds: 3}}
-"""
+TAGS = "array<struct<name:string,share:decimal(20,5)>>"
+WRITER = declare_pipeline(
+    declare_table("sales", "number long", "price decimal(38,10)", "at timestamp", f"tags {TAGS}"),
+    pipeline="writer",
+    event={"name": {"constant": "sale"}, "time": {"path": "time", "unit": "epoch_seconds"}},
+    gold={"tables": [{"name": "totals", "sql": "totals.sql", "reads": ["sales"], "partition_by": "event_date"}]},
+)
+COPIES = declare_table(
+    "copies",
+    "number long required",
+    "price decimal(38,10)",
+    "sold_at timestamp from at",
+    f"tags {TAGS}",
+    "change string from _change_type",
+)
 ProjectOf = Callable[..., Project]
 
 
 def reading(make_project: Callable[..., Project], **changes: Any) -> Project:
     """A project whose pipeline `reader` reads the table `sales` of the pipeline `writer`."""
     source = {"kind": "delta", "pipeline": "writer", "table": "sales"} | changes
-    declared = READER.format(source=json.dumps(source))
+    declared = declare_pipeline(
+        COPIES,
+        pipeline="reader",
+        source=source,
+        event={"name": {"constant": "sale"}, "time": {"path": "event_time"}, "id": ["event_id"]},
+        stream={"tasks_per_batch": 2, "lease_ttl_seconds": 3},
+    )
     return make_project({"writer": (WRITER, {"totals.sql": "select 1"}), "reader": (declared, {})})
 
 

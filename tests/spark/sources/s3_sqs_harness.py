@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.sources.spark_formats.s3_sqs.reader import FILE_QUARANTINE_KEY
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_pipeline, load_project, table_rows
 
 #: `(key, position, reasons)` of what gave no row.
 Unread = list[tuple[str, int, str]]
@@ -93,44 +90,22 @@ class PipelineHarness:
         lake = Lake(catalog.environment.lake)
         keys = {row["seq"]: row["key"] for row in FileEventLog(lake, "landing").read(0).to_pylist()}
         return (
-            [row | {"_key": keys[row["_seq"]]} for row in _rows(lake, "events")],
+            [row | {"_key": keys[row["_seq"]]} for row in table_rows(lake, "shop", "events")],
             sorted(
                 (row["object_key"], row["_position"], ",".join(reason["code"] for reason in row["reasons"]))
-                for row in _rows(lake, "quarantine")
+                for row in table_rows(lake, "shop", "quarantine")
             ),
         )
 
     def _project(self, source: dict[str, Any]) -> Catalog:
-        storage = self._landing.storage.model_dump(mode="json", exclude_none=True)
-        environment = {
-            "environment": "local",
-            "lake": {"root": f"file://{self._root}/lake"},
-            "landing": storage,
-            "messaging": self._landing.messaging.model_dump(mode="json", exclude_none=True),
-            "spark": {},
-        }
+        places = {"landing": self._landing.storage, "messaging": self._landing.messaging}
+        environment = {key: spec.model_dump(mode="json", exclude_none=True) for key, spec in places.items()}
         relay = {"relay": "landing", "buckets": [self._landing.bucket], "listing": {}, "lease_ttl_seconds": 3}
-        declared = {
-            "pipeline": "shop",
-            "description": "the same objects",
-            "owner": "tests",
-            "source": {"kind": "cloud_files", "relay": "landing", "bucket": self._landing.bucket} | source,
-            "event": {"name": {"constant": "e"}, "time": {"path": "_partition.day"}},
-            "tables": [{"name": "events", "catch_all": True, "columns": self._columns}],
-            "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3},
-        }
-        for path, content in {
-            "environments/local.yaml": environment,
-            "relays/landing.yaml": relay,
-            "pipelines/shop/pipeline.yaml": declared,
-        }.items():
-            target = self._root / "project" / "include" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # Written as JSON, which is YAML: references stay texts.
-            target.write_text(yaml.safe_dump(json.loads(json.dumps(content))), encoding="utf-8")
-        return load_catalog("local", root=self._root / "project")
-
-
-def _rows(lake: Lake, table: str) -> list[dict[str, Any]]:
-    found = lake.rows(paths.table("shop", table))
-    return [] if found is None else found.to_pylist()
+        declared = declare_pipeline(
+            {"name": "events", "catch_all": True, "columns": self._columns},
+            source={"kind": "cloud_files", "relay": "landing", "bucket": self._landing.bucket} | source,
+            event={"name": {"constant": "e"}, "time": {"path": "_partition.day"}},
+            stream={"tasks_per_batch": 2, "lease_ttl_seconds": 3},
+        )
+        options = {"lake": self._root, "environment": environment, "relays": [relay]}
+        return load_project(self._root / "project", declared, **options)

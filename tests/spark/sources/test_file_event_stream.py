@@ -21,8 +21,7 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
 from deltaworks.sources.record_source import planned_frame
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.spark
@@ -36,7 +35,7 @@ class StreamHarness:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
         self.root = root
-        self.lake = Lake(StorageSpec(root=f"file://{root}/lake"))
+        self.lake = local_lake(root / "lake")
         self.batches: list[tuple[int, list[str]]] = []
         self.tables: list[pa.Table] = []
 

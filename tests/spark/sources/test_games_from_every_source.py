@@ -33,8 +33,8 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.collector import CollectorSpec
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import load_project
 from generator.games import deliveries
 from generator.settings import GamesSettings
 from sandbox.servers.kafka_broker import running_broker
@@ -50,19 +50,7 @@ ROWS_DEPEND_ON = ("pipeline", "description", "owner", "unwrap", "event", "tables
 #: What differs by where an event came from, and by when.
 OF_THE_SOURCE = {"_seq", "_position", "_batch_id", "_ingested_at", "object_key", "record", "spec_fingerprint"}
 OF_THE_SOURCE |= {"quarantine_date", "arrived_at"}
-ENVIRONMENT = {
-    "environment": "local",
-    "lake": {"root": "file://{root}/lake"},
-    "landing": {"root": "file://{root}/landing"},
-    "messaging": {
-        "endpoint": "{endpoint}",
-        "access_key": "env:DELTAWORKS_AWS_ACCESS_KEY",
-        "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY",
-    },
-    "spark": {},
-}
-
-
+KEYS = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
 COLLECTOR = CollectorSpec.model_validate(
     {
         "collector": "edge",
@@ -154,15 +142,7 @@ def project(root: Path, *, read: str, aws: str, bootstrap: str = "none:1") -> Ca
         "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3},
     }
     relay = (PROJECT_ROOT / "include" / "relays" / "landing.yaml").read_text()
-    environment = json.dumps(ENVIRONMENT).replace("{root}", str(root)).replace("{endpoint}", aws)
-    for path, text in {
-        "environments/local.yaml": environment,
-        "relays/landing.yaml": relay,
-        "pipelines/games/pipeline.yaml": yaml.safe_dump(declared),
-    }.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "include" / path).write_text(text)
-    return load_catalog("local", root=root)
+    return load_project(root, declared, relays=[relay], environment={"messaging": {"endpoint": aws, **KEYS}})
 
 
 def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
+from tests.crashes import Crash
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf, Topic, order, run
 
@@ -27,10 +28,6 @@ pytestmark = pytest.mark.spark
 _KEYED = "      - {{name: keyed, path: _record.key, type: string}}\n"
 LESS = PIPELINE.replace(_KEYED, "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
-
-
-class Crash(Exception):
-    """Ends a reprocess where a kill would."""
 
 
 @pytest.fixture(scope="module")

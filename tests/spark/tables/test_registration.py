@@ -11,11 +11,9 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import register_tables, registration_statements
+from deltaworks.testing import append_rows, catalog_of
 from tests.unit.tables.test_query import MUTABLE
 
 pytestmark = pytest.mark.spark
@@ -23,16 +21,12 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
-    here = StorageSpec(root=f"file://{tmp_path}")
-    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
-    yield Catalog(environment=environment, relays={}, pipelines={"shop": MUTABLE}, root=tmp_path)
+    yield catalog_of(tmp_path, MUTABLE)
     spark.sql("DROP SCHEMA IF EXISTS shop CASCADE")
 
 
 def append(catalog: Catalog, name: str, rows: pa.Table, *, number: int) -> None:
-    lake, key = Lake(catalog.environment.lake), paths.table("shop", name)
-    table = lake.ensure(key, rows.schema, user_metadata="{}")
-    lake.append(table, key, rows, step=Step(name, number), user_metadata="{}")
+    append_rows(Lake(catalog.environment.lake), paths.table("shop", name), rows, number=number)
 
 
 def names(spark: SparkSession) -> set[str]:

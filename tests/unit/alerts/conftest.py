@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-
-from deltaworks.control.objects import LocalObjects
-from tests.unit.alerts.aws_harness import Aws, running_aws
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -28,19 +23,3 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "lake")
-
-
-@pytest.fixture(scope="session")
-def aws_server() -> Iterator[str]:
-    with running_aws() as address:
-        yield address
-
-
-@pytest.fixture
-def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-    return Aws.at(aws_server, monkeypatch)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, get_args
 
 import pytest
@@ -26,6 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec, SnsChannelSpec
+from tests.http_server import HttpAnswer, HttpRequest, http_server
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
 
@@ -347,45 +346,27 @@ class Webhook:
     def __init__(self) -> None:
         self.status = 200
         self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.got.append((dict(self.headers), json.loads(body)))
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, *_args: object) -> None:
-                return
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
-        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    def __call__(self, request: HttpRequest) -> HttpAnswer:
+        self.got.append((dict(request.headers), request.json()))
+        return self.status, b""
 
 
 def test_a_webhook_gets_json_and_a_rejection_is_retried(
     objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = Webhook()
-    monkeypatch.setenv("HOOK_URL", hook.url)
     monkeypatch.setenv("HOOK_TOKEN", "s3cret")
     declared = {"kind": "webhook", "name": "chat", "url": "env:HOOK_URL", "token": "env:HOOK_TOKEN"}
-    opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
     notification = raise_and_read(objects, clock)
-    try:
+    with http_server(hook) as address:
+        monkeypatch.setenv("HOOK_URL", f"{address}/hook")
+        opened = open_channels(AlertsSpec.model_validate({"channels": [declared]}), Aws("").messaging)
         hook.status = 503
         assert send_notifications(objects, opened, now=clock.now).failing_channels == ("chat",)
         assert send_notifications(objects, opened, now=clock.advance(5)).sent == 0, "not tried again at once"
         hook.status = 204
         send_notifications(objects, opened, now=clock.advance(60))
-    finally:
-        hook.close()
 
     mine = [(headers, body) for headers, body in hook.got if body["id"] == notification.id]
     assert len(mine) == 2

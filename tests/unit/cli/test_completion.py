@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.cli.context import pipeline_names, stream_names
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,7 +52,7 @@ def test_stream_arguments_complete_relays_too(project: Path) -> None:
 )
 def test_bash_completion_lists_candidates(typed: str, expected: set[str]) -> None:
     words = f"deltaworks {typed}"
-    answer = subprocess.run(
+    answer = run_process(
         [sys.executable, "-m", "deltaworks.cli"],
         env=os.environ
         | {
@@ -60,10 +61,7 @@ def test_bash_completion_lists_candidates(typed: str, expected: set[str]) -> Non
             "COMP_CWORD": str(len(words.split(" ")) - 1),
             "PYTHONPATH": str(ROOT / "include"),
         },
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
     assert expected <= set(answer.stdout.split())

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from deltaworks.cli import app, consumers
+from deltaworks.cli import consumers
 from deltaworks.errors import ConfigError
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec
+from tests.commands import output_of
 from tests.kinesis_server import kinesis_client, running_kinesis
 
 SOURCES = {
     "games": KinesisSourceSpec(kind="kinesis", stream="games", consumer_mode="fan_out"),
     "edits": KafkaSourceSpec(kind="kafka", bootstrap_servers="localhost:9092", topics=("edits",)),
 }
+run = partial(output_of, "consumers")
 
 
 @pytest.fixture
@@ -41,13 +43,6 @@ def register(client: Any, *names: str) -> str:
     for name in names:
         client.register_stream_consumer(StreamARN=arn, ConsumerName=name)
     return arn
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["consumers", *words])
-    if result.exception is not None:
-        raise result.exception
-    return result.output
 
 
 def test_a_consumer_is_listed_and_deregistered_only_without_dry_run(client: Any) -> None:

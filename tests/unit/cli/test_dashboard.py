@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, dashboard
+from deltaworks.cli import dashboard
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
+from tests.commands import invoke
 from tests.unit.dashboards.dashboard_harness import ERRORS, errors, put, shop
 
 WRONG = "{title: Wrong, chart: table, sql: panels/wrong.sql}"
 TIMES = ("--from", "2026-03-01", "--to", "2026-03-01T10:10")
+run = partial(invoke, "dashboard", columns=300)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> Catalog:
     monkeypatch.setattr(dashboard, "catalog", lambda: catalog)
     return catalog
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["dashboard", *words], env={"COLUMNS": "300"})
 
 
 def test_a_page_is_written_to_the_given_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from deltaworks.cli import app, feeds
+from deltaworks.cli import feeds
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.feeds.messages import DeadReason
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.feeds import ReplayFeedOptions, replay
 from deltaworks.operations.registry import get_operation
+from tests.commands import output_of
 from tests.unit.feeds.feed_harness import FeedHarness, Receiver
+
+run = partial(output_of, "feeds")
 
 
 @pytest.fixture
@@ -23,13 +26,6 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedHarness:
     harness = FeedHarness(tmp_path)
     monkeypatch.setattr(feeds, "catalog", lambda: harness.catalog)
     return harness
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["feeds", *words])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 def replayed(harness: FeedHarness, **options: Any) -> list[str]:

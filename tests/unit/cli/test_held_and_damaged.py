@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, operations, table_health
+from deltaworks.cli import operations, table_health
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
 from deltaworks.control.records.held_tables import HeldTable, HeldTableRecords, HeldTables
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.commands import invoke
 from tests.unit.engine.hold_harness import Harness
+
+run = partial(invoke, columns=300)
 
 
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
     harness = Harness.at(tmp_path)
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=harness.storage,
-        landing=StorageSpec(root=f"file://{tmp_path}/landing"),
-        messaging=AwsSpec(),
-    )
-    fast = harness.spec.model_copy(update={"stream": harness.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
-    project = Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=tmp_path)
+    project = harness.catalog()
     for module in (operations, table_health):
         monkeypatch.setattr(module, "catalog", lambda: project)
     return harness
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "300"})
 
 
 def suspend(harness: Harness) -> None:

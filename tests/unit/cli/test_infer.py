@@ -16,27 +16,14 @@ from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_project
 from tests.webhook_events import webhooks
-
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
-RELAY = "relay: landing\nqueue_url: http://localhost/queue\nbuckets: [landing]\n"
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project on local disk with one relay, no pipelines, and a file of webhooks."""
-    include = tmp_path / "include"
-    for folder, name, text in (
-        ("environments", "local.yaml", ENVIRONMENT.format(root=tmp_path)),
-        ("relays", "landing.yaml", RELAY),
-    ):
-        (include / folder).mkdir(parents=True)
-        (include / folder / name).write_text(text)
+    write_project(tmp_path)
     webhooks(400).write(tmp_path / "events.jsonl")
     for variable in ("DELTAWORKS_PIPELINES", "DELTAWORKS_ENVIRONMENT"):
         monkeypatch.delenv(variable, raising=False)

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage, write_project
 from tests.airflow_server import AirflowServer, airflow_server
-from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+from tests.commands import invoke as run
+from tests.heartbeats import put_heartbeat
+from tests.unit.specs.conftest import PIPELINE
 
 #: Pipelines that are wrong, each in a way of its own.
 INVALID = {
@@ -32,17 +31,11 @@ INVALID = {
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     """The lake of a project with a valid pipeline `shop` and many invalid ones."""
-    files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
-    files |= {"relays/landing.yaml": RELAY, "pipelines/shop/pipeline.yaml": PIPELINE}
-    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in INVALID.items()}
-    for name, text in files.items():
-        path = tmp_path / "include" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_project(tmp_path, PIPELINE, files={f"pipelines/{name}/pipeline.yaml": text for name, text in INVALID.items()})
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setenv("DELTAWORKS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
+    return open_objects(local_storage(tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -50,10 +43,6 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
     with airflow_server(*(f"{name}__stream" for name in ("shop", *INVALID))) as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         yield server
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
 
 
 def error_of(*words: str) -> ConfigError:
@@ -125,17 +114,7 @@ def test_the_check_prints_json(lake: ObjectStore) -> None:
 
 @pytest.mark.parametrize("name", ["shop", *INVALID])
 def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: AirflowServer, name: str) -> None:
-    beat = Heartbeat(
-        pipeline=name,
-        owner="o",
-        epoch=1,
-        run="r",
-        state="ended",
-        written_at=iso_now(),
-        started_at=iso_now(),
-        trigger_seconds=60,
-    )
-    lake.put(paths.heartbeat(paths.pipeline_control(name)), beat.encode())
+    put_heartbeat(lake, paths.pipeline_control(name), name, state="ended")
 
     result = run("stop", name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ from typer.core import TyperGroup
 
 from deltaworks.cli.commands import command_entries
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.processes import run_process
 from tests.unit.cli.command_tree import all_commands
 
 ENGINES = {"pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "numpy", "pandas", "airflow"}
@@ -36,9 +36,7 @@ for words in {commands!r}:
         assert not end.code, end.code
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=False
-    )
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include")
     assert done.returncode == 0, done.stdout + done.stderr
     *printed, modules = done.stdout.splitlines()
     return "\n".join(printed), set(json.loads(modules))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, models
+from deltaworks.cli import models
 from deltaworks.control.records.model import ModelRun
 from deltaworks.errors import ConfigError
+from tests.commands import invoke
 from tests.unit.gold.test_model_tables import home, run, shop
 
 RECORDED = Path(__file__).resolve().parents[1] / "control" / "records" / "recorded" / "model_run.json"
-
-
-def run_models(*words: str) -> Result:
-    return CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "300"})
+run_models = partial(invoke, "models", columns=300)
 
 
 def test_training_runs_are_listed_with_their_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

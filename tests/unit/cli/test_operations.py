@@ -6,37 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_pipeline, declare_table, load_project, write_files
+from tests.commands import output_of
 from tests.unit.engine.ledger_harness import Harness
 
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
-RELAY = "{relay: landing, queue_url: http://localhost/queue, buckets: [landing]}\n"
-PIPELINE = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event:
-  name: {path: name}
-  time: {path: time, unit: epoch_seconds}
-tables:
-  - name: events
-    catch_all: true
-    columns: [{name: device, path: device, type: string}]
-"""
 EVENT = '{"name": "a", "time": 1700000000, "device": "d"}'
 Run = Callable[..., str]
 
@@ -44,20 +24,11 @@ Run = Callable[..., str]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two complete batches of two objects with three events each, and a prepared third batch."""
-    files = {"environments/local": ENVIRONMENT.format(root=tmp_path), "relays/landing": RELAY}
-    files["pipelines/shop/pipeline"] = PIPELINE
-    for name, text in files.items():
-        path = tmp_path / "include" / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    for number in range(1, 11):
-        path = tmp_path / "landing" / "day" / f"{number}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join([EVENT] * 3))
+    spec = load_project(tmp_path, declare_pipeline(declare_table("events", "device string"))).pipeline("shop")
+    write_files(tmp_path / "landing" / "day", {f"{number}.json": "\n".join([EVENT] * 3) for number in range(1, 11)})
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     monkeypatch.setenv("COLUMNS", "240")
-    spec = load_catalog("local", root=tmp_path).pipeline("shop")
     harness = Harness(tmp_path / "lake", spec)
     harness.complete(0)
     harness.complete(1)
@@ -68,14 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(project: Path) -> Run:
-    def call(*arguments: str, exit_code: int = 0) -> str:
-        found = CliRunner().invoke(app, list(arguments))
-        if found.exception is not None and not isinstance(found.exception, SystemExit):
-            raise found.exception
-        assert found.exit_code == exit_code, found.output
-        return found.output
-
-    return call
+    return output_of
 
 
 def edit(project: Path, old: str, new: str) -> None:
@@ -117,7 +81,7 @@ def test_query_results_are_printed_unchanged_and_complete_in_a_pipe(run: Run, mo
 
 
 def test_a_declared_table_that_does_not_exist_yet_is_reported(run: Run, project: Path) -> None:
-    edit(project, "tables:\n", "tables:\n  - {name: orders, when: {name: order}}\n")
+    edit(project, "tables:\n", "tables:\n- {name: orders, when: {name: order}}\n")
 
     with pytest.raises(ConfigError, match=r"Table shop\.orders is declared but does not exist yet") as caught:
         run("sql", "SELECT * FROM shop.orders")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, operations
+from deltaworks.cli import operations
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.commands import invoke
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
+
+run = partial(invoke, "quarantine", catch_exceptions=False)
 
 
 def spec(level: str) -> PipelineSpec:
-    return shop(orders(level))
+    return pipeline_spec(orders(level))
 
 
 @pytest.fixture
@@ -27,10 +31,6 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayHarness:
     monkeypatch.setattr(operations, "catalog", lambda: harness.catalog(spec("string")))
     monkeypatch.setenv("COLUMNS", "200")
     return harness
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["quarantine", *arguments], catch_exceptions=False)
 
 
 def test_open_rows_are_counted_by_reason_and_event(harness: ReplayHarness) -> None:

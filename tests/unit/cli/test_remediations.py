@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from deltaworks.cli import app, remediations
+from deltaworks.cli import remediations
 from deltaworks.errors import ConfigError
+from tests.commands import output_of
 from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import running_director
+
+run = partial(output_of, "remediations")
 
 
 @pytest.fixture
@@ -23,13 +26,6 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remedia
         environment = SimpleNamespace(environment="tests", lake=harness.storage, remediations=(harness.spec,))
         monkeypatch.setattr(remediations, "catalog", lambda: SimpleNamespace(environment=environment))
         yield harness
-
-
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["remediations", *words])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 def test_a_held_remediation_declines_and_a_resumed_one_acts(harness: RemediationHarness) -> None:

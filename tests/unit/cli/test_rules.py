@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, operations, rules
+from deltaworks.cli import operations, rules
 from deltaworks.errors import ConfigError
 from deltaworks.rules.annotations import recent_annotation_lines
+from tests.commands import invoke
 from tests.unit.rules.rule_harness import START, RuleHarness, rules_project
 
 LINE = [0.01] * 5 + [0.2] * 6 + [0.01] * 9
 TIMES = ("--from", "2026-03-02T10:00", "--to", "2026-03-02T10:20")
+
+run = partial(invoke, columns=300)
 
 
 @pytest.fixture
@@ -25,10 +28,6 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleHarness:
     harness.append_rates([*LINE, 0.01])
     harness.append_rates([0.01] * 21, cdn="b")
     return harness
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
 
 
 def test_rules_are_listed_with_abnormal_series(harness: RuleHarness) -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError
 from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, write_project
+from tests.commands import invoke
 from tests.unit.cli.test_lazy_loading import run as run_afresh
 from tests.unit.cli.test_lazy_loading import run_in_turn
-from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+from tests.unit.specs.conftest import PIPELINE
 from tests.unit.tables.test_versions import set_times
 
 VISITS = f"""\
@@ -37,19 +37,12 @@ VISITS = f"""\
     columns: [{", ".join(f"{{name: {name}, path: {name}, type: '{kind}'}}" for name, kind in REQUEST_COLUMNS.items())}]
 mutations: {{requests: requests}}
 """
+run = partial(invoke, "sql")
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
-    files |= {
-        "relays/landing.yaml": RELAY,
-        "pipelines/shop/pipeline.yaml": PIPELINE.replace("stream:", f"{VISITS}stream:"),
-    }
-    for name, text in files.items():
-        path = tmp_path / "include" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_project(tmp_path, PIPELINE.replace("stream:", f"{VISITS}stream:"))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setenv("DELTAWORKS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
@@ -69,17 +62,11 @@ def folder(name: str) -> Path:
 
 def append(name: str, schema: pa.Schema, row: dict[str, object], *, number: int) -> None:
     """Appends a row to a table, which version 0 creates."""
-    key = paths.table("shop", name)
-    table = lake().ensure(key, schema, user_metadata="{}")
-    lake().append(table, key, pa.Table.from_pylist([row], schema), step=Step(name, number), user_metadata="{}")
+    append_rows(lake(), paths.table("shop", name), [row], number=number, schema=schema)
 
 
 def times(name: str, seconds: list[int]) -> None:
     set_times(folder(name).parents[2], seconds, key=f"tables/shop/{name}")
-
-
-def run(query: str, *options: str) -> Result:
-    return CliRunner().invoke(app, ["sql", query, *options])
 
 
 def rows(query: str) -> list[dict[str, object]]:

@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +21,28 @@ from deltaworks.cli import status as cli_status
 from deltaworks.cli.output import CommandOutput
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.heartbeat import Heartbeat, StopFlag
+from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.health.report import read_verdicts, verdict_to_record, write_verdicts
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import WEBHOOK_VARIABLE
+from deltaworks.testing import declare_pipeline, declare_table, write_project
 from sandbox.cli import stack as cli_stack
 from sandbox.stack.report import StackStatus
+from tests.commands import invoke
+from tests.heartbeats import put_heartbeat
 
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
-RELAY = "{relay: landing, queue_url: http://localhost/queue, buckets: [landing]}\n"
-PIPELINE = """\
-pipeline: {name}
-description: orders
-owner: tests
-source: {{kind: s3_sqs, relay: landing, bucket: landing}}
-event: {{name: {{path: name}}, time: {{path: time, unit: epoch_seconds}}}}
-tables: [{{name: events, catch_all: true, columns: [{{name: device, path: device, type: string}}]}}]
-"""
 STREAMS = {"orders": "pipelines/orders", "returns": "pipelines/returns", "landing": "relays/landing"}
+status = partial(invoke, "status", catch_exceptions=False)
 
 
 @pytest.fixture
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalObjects:
     """Two streams and their relay with recent healthy heartbeats."""
-    write(tmp_path, "environments/local", ENVIRONMENT.format(root=tmp_path))
-    write(tmp_path, "relays/landing", RELAY)
-    for name in ("orders", "returns"):
-        write(tmp_path, f"pipelines/{name}/pipeline", PIPELINE.format(name=name))
+    table = declare_table("events", "device string")
+    write_project(tmp_path, *(declare_pipeline(table, pipeline=name) for name in ("orders", "returns")))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     monkeypatch.setattr(cli_status, "apply_settings", lambda: None)
@@ -73,16 +61,9 @@ def write(root: Path, name: str, text: str) -> None:
 
 def write_heartbeat(objects: LocalObjects, name: str, *, seconds_ago: float = 5, **changes: Any) -> None:
     at = (utc_now() - timedelta(seconds=seconds_ago)).isoformat()
-    heartbeat = Heartbeat(
-        pipeline=name, owner="o", epoch=1, run=f"{name}__stream/r/ingest/1", state="idle", written_at=at, started_at=at,
-        last_batch_at=at, trigger_seconds=5, batch_id=7, backlog_files=0,
-    )  # fmt: skip
-    record = heartbeat.replace(**changes).model_dump()
-    objects.put(paths.heartbeat(f"control/{STREAMS[name]}"), json.dumps(record).encode())
-
-
-def status(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["status", *arguments], catch_exceptions=False)
+    run = {"run": f"{name}__stream/r/ingest/1", "state": "idle", "trigger_seconds": 5}
+    batch = {"last_batch_at": at, "batch_id": 7, "backlog_files": 0}
+    put_heartbeat(objects, f"control/{STREAMS[name]}", name, at=at, **run | batch | changes)
 
 
 def rows_of(shown: Result) -> dict[str, dict[str, Any]]:
@@ -241,8 +222,8 @@ def test_a_stack_that_was_never_started_exits_with_21(
     objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DELTAWORKS_LAKE_ENDPOINT", raising=False)
-    text = ENVIRONMENT.format(root=tmp_path).replace("lake: {", "lake: {endpoint: 'env:DELTAWORKS_LAKE_ENDPOINT', ")
-    write(tmp_path, "environments/local", text)
+    lake = {"root": f"file://{tmp_path}/lake", "endpoint": "env:DELTAWORKS_LAKE_ENDPOINT"}
+    write_project(tmp_path, environment={"lake": lake})
 
     assert status().exit_code == 21
 

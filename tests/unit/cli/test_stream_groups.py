@@ -17,6 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, airflow_server
+from tests.commands import output_of as invoke
 from tests.unit.specs.test_groups import project
 
 
@@ -46,12 +47,6 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 @pytest.fixture
 def objects(catalog: Catalog) -> ObjectStore:
     return open_objects(catalog.environment.lake)
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_a_member_is_stopped_without_pausing_the_dag_of_its_group(

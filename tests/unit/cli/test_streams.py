@@ -17,6 +17,7 @@ from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from tests.airflow_server import AirflowServer, airflow_server
+from tests.commands import output_of as invoke
 from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
@@ -44,12 +45,6 @@ def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def flag(lake: ObjectStore) -> StopFlag:
     return stop_flag(lake)
-
-
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
 
 
 def rejected(*arguments: str) -> tuple[str, DeltaworksError]:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, table_health, tables
+from deltaworks.cli import table_health, tables
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from tests.commands import invoke
 from tests.unit.maintenance.table_data import append
 from tests.unit.maintenance.table_health.test_report import broken, catalog, lake
 
 __all__ = ["catalog", "lake"]
+run = partial(invoke, "tables", columns=400)
 
 
 @pytest.fixture(autouse=True)
 def project(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_health, "catalog", lambda: catalog)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, ["tables", *words], env={"COLUMNS": "400"})
 
 
 def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake: Lake) -> None:
@@ -42,6 +40,8 @@ def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake:
     assert "order:" not in orders
     assert "3 partitions to rewrite" in orders
     assert "saves 15 files" in orders
+    assert "largest closed date " in orders
+    assert "; orders from 8.0 MiB" in orders
     (items,) = [line for line in shown.output.splitlines() if "shop.items" in line]
     assert "Error" in items or "error" in items
     assert "not created yet" in shown.output
@@ -67,6 +67,7 @@ def test_one_table_is_shown_in_detail() -> None:
         "18 below 1.0 MiB",
         "event_date=2026-01-01",
         "maintenance would:",
+        "Z-order: largest closed date ",
         "commits since",
         "unneeded",
     ):

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 from tests.console_harness import ConsoleHarness, console_harness
-from tests.dags.airflow_project import write_project
+from tests.dags.airflow_project import REPOSITORY, write_project
+from tests.unit.console.actions.test_fields import params_of
 
 
 @pytest.fixture
@@ -20,3 +24,18 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def harness(project: Path) -> ConsoleHarness:
     return console_harness(project)
+
+
+@pytest.fixture
+def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
+    """A harness whose Airflow has the DAGs of all operations of games and of the relay."""
+    for declared in OPERATIONS.values():
+        subject = "landing" if declared.scope == "relay" else "games"
+        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
+    return harness
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    """The shipped project."""
+    return load_catalog("local", root=REPOSITORY)

@@ -17,9 +17,7 @@ from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
-from deltaworks.operations.registry import OPERATIONS
 from tests.console_harness import ConsoleHarness, FakeActions, FakeAuthenticator, console_harness, person
-from tests.unit.console.actions.test_fields import params_of
 
 CONTROL, RELAY = "/actions/control/games", "/actions/control_relay/landing"
 OWN = {"origin": "http://testserver", "accept": "text/html"}
@@ -28,15 +26,6 @@ OWN = {"origin": "http://testserver", "accept": "text/html"}
 def send(harness: ConsoleHarness, path: str, by: str) -> Any:
     values = {"_nonce": "n" * 20, "verb": "stop"}
     return harness.client.post(path, data=values, headers={**OWN, "X-Person": by}, follow_redirects=False)
-
-
-@pytest.fixture
-def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
-    """An Airflow with the forms of games and of the relay."""
-    for declared in OPERATIONS.values():
-        subject = "landing" if declared.scope == "relay" else "games"
-        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
-    return harness
 
 
 def test_no_page_links_to_other_sites(harness: ConsoleHarness) -> None:

@@ -21,9 +21,7 @@ from deltaworks.control.paths import erasures_summary
 from deltaworks.control.paths import silence as silence_key
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.project import load_catalog
 from tests.console_harness import page_context
-from tests.dags.airflow_project import REPOSITORY
 from tests.unit.console import summaries_harness as made
 
 MARKUP = (
@@ -60,11 +58,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog("local", root=REPOSITORY)
 
 
 def shown(name: str, view: Any) -> Page:

@@ -18,6 +18,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.examples import examples
+from tests.records import record_of
 
 PAGES = ("/", "/streams/games", "/streams/games/batches/812", "/dag/games__stream")
 CLASSICS = (
@@ -69,18 +70,7 @@ def write(harness: ConsoleHarness, text: str) -> None:
     error = {"condition": text, "message": text, "hint": text}
     held = ({"table": text, "reason": text, "since_batch": 1, "at": iso_now(), "condition": text, "message": text},)
     harness.write_heartbeat("games", state="failed", error=error, held=held, ui=text, host=text, run=f"{text}/r/t/1")
-    batch = BatchSummary(
-        batch_id=812,
-        at=iso_now(),
-        rows=1,
-        quarantined=0,
-        files=1,
-        bytes=1,
-        tables=1,
-        prepare_seconds=1,
-        commit_seconds=1,
-        complete_seconds=1,
-    )
+    batch = record_of(BatchSummary, batch_id=812, at=iso_now())
     problem = ProblemSummary(at=iso_now(), text=text)
     record = RecentBatches(pipeline="games", written_at=iso_now(), batches=(batch,), problems=(problem,))
     harness.objects.put(paths.recent_batches("games"), record.encode())

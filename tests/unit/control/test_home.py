@@ -12,6 +12,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.generations import Rollback, StartOver, TableLoss
 from deltaworks.errors import ContractError
+from tests.records import record_of
 
 
 @pytest.fixture
@@ -20,37 +21,27 @@ def home(tmp_path: Path) -> PipelineHome:
 
 
 def rollback(ordinal: int, *, table: str = "orders", by: str = "ada") -> Rollback:
-    return Rollback(
+    return record_of(
+        Rollback,
         pipeline="shop",
         ordinal=ordinal,
         table=table,
         generation=1,
         from_version=9,
         to_version=4,
-        row_source="none",
-        lost=(),
-        undone_changes=(),
-        dropped_files=(),
         by=by,
-        reason="",
-        run="manual",
         at="2026-01-01T00:00:00.000+00:00",
-        code_version="0",
     )
 
 
 def start_over(generation: int, *, to_batch: int | None = None) -> StartOver:
-    return StartOver(
+    return record_of(
+        StartOver,
         pipeline="shop",
         generation=generation,
         first_batch=10 * generation,
         start={"seq": generation},
-        spec_fingerprint="f",
-        code_version="0",
         tables=(TableLoss(table="orders", version=4, rows=1, files=1, bytes=1),),
-        by="ada",
-        reason="",
-        run="manual",
         at="2026-01-01T00:00:00.000+00:00",
         to_batch=to_batch,
     )

@@ -19,6 +19,7 @@ from botocore.config import Config
 from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 
 
@@ -265,7 +266,7 @@ def test_a_missing_bucket_is_distinguished_from_a_missing_object(s3_storage: Sto
 
 
 def test_a_local_root_is_created_on_first_write(tmp_path: Path) -> None:
-    objects = open_objects(StorageSpec(root=f"file://{tmp_path}/new/folder"))
+    objects = open_objects(local_storage(tmp_path / "new/folder"))
 
     assert objects.list("") == []
     objects.put("a", b"x")

@@ -13,9 +13,8 @@ from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.project import load_catalog
+from deltaworks.testing import RELAY, load_project
 from tests.unit.dashboards.dashboard_harness import put
-from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 FIRST = dt.date(2024, 3, 1)
 DAYS = [FIRST + dt.timedelta(days=number) for number in range(9)]
@@ -28,10 +27,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     root = tmp_path_factory.mktemp("games")
     include = root / "project" / "include"
     shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / "games", include / "pipelines" / "games")
-    for name, text in (("environments/local", ENVIRONMENT.format(root=root)), ("relays/landing", RELAY)):
-        (include / f"{name}.yaml").parent.mkdir(parents=True)
-        (include / f"{name}.yaml").write_text(text.replace("[landing]", "[deltaworks-landing]"))
-    catalog = load_catalog("local", root=root / "project")
+    catalog = load_project(root / "project", lake=root, relays=[RELAY | {"buckets": ["deltaworks-landing"]}])
     hours = [(day, dt.datetime.combine(day, dt.time(hour), tzinfo=dt.UTC)) for day in DAYS for hour in range(24)]
     rows = {
         "daily_active_users": [{"event_date": day, "users": 100 + day.day} for day in DAYS],

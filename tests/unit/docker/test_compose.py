@@ -22,6 +22,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.weak_secrets import secret_weakness
 from sandbox.servers.landing import queue_url
+from tests.processes import run_process
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -439,13 +440,7 @@ def test_the_init_script_makes_every_pool_the_dags_use() -> None:
 def test_a_service_without_its_secret_says_who_makes_it(script: str, variable: str) -> None:
     others = {"DELTAWORKS_LAKE_ACCESS_KEY": "lake", "PATH": os.environ["PATH"]}
 
-    ran = subprocess.run(
-        ["bash", ROOT / "docker" / script, "master"],
-        env={**others, variable: ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_process(["bash", ROOT / "docker" / script, "master"], env={**others, variable: ""})
 
     assert ran.returncode != 0
     assert f"{variable}: is blank: make secrets" in ran.stderr

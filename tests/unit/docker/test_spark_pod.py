@@ -11,6 +11,7 @@ import pytest
 
 from deltaworks.kubernetes.pods import executor_pod
 from deltaworks.specs.kubernetes import KubernetesSpec
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 EXECUTOR = {
@@ -40,12 +41,9 @@ def programs(tmp_path: Path) -> Path:
 
 
 def run(programs: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_process(
         ["bash", str(ROOT / "docker" / "spark_pod.sh"), *arguments],
         env={"PATH": f"{programs}:{os.environ['PATH']}", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

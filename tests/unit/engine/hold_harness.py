@@ -25,49 +25,21 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import catalog_of, declare_pipeline, declare_table, local_storage
 from tests.batch_points import call_at_points_of
 from tests.unit.engine.batch_records import prepared_batch
 
 TABLES = ("clicks", "orders", "logins")
 
 
-class Crash(Exception):
-    """Simulates the end of the process."""
-
-
-def crash_at(point: str) -> Callable[[str], None]:
-    """A fault that ends the process at `point`."""
-
-    def fault(reached: str) -> None:
-        if reached == point:
-            raise Crash(point)
-
-    return fault
-
-
 def declared(**columns: str) -> dict[str, Any]:
     """A declaration of three tables; `columns` changes the type of a table's only column."""
-    return {
-        "pipeline": "shop",
-        "description": "orders",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-        "tables": [
-            {
-                "name": name,
-                "when": {"name": name},
-                "columns": [{"name": "level", "path": "level", "type": columns.get(name, "int")}],
-            }
-            for name in TABLES
-        ],
-    }
+    return declare_pipeline(*[declare_table(name, f"level {columns.get(name, 'int')}", when=name) for name in TABLES])
 
 
 @dataclass
@@ -102,18 +74,12 @@ class Harness:
 
     @property
     def storage(self) -> StorageSpec:
-        return StorageSpec(root=f"file://{self.root}/lake")
+        return local_storage(self.root / "lake")
 
     def catalog(self) -> Catalog:
         """The project, with a short lease timeout."""
-        environment = EnvironmentSpec(
-            environment="tests",
-            lake=self.storage,
-            landing=StorageSpec(root=f"file://{self.root}/landing"),
-            messaging=AwsSpec(),
-        )
         fast = self.spec.model_copy(update={"stream": self.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
-        return Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=self.root)
+        return catalog_of(self.root, fast, lake=self.storage)
 
     @property
     def lake(self) -> Lake:

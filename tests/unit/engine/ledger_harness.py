@@ -13,8 +13,8 @@ from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_storage
 from tests.unit.engine.batch_records import prepared_batch, step_outcome
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -24,7 +24,7 @@ class Harness:
     """Objects day/1.json to day/10.json; one of another bucket lies between the fourth and the fifth."""
 
     def __init__(self, root: Path, spec: PipelineSpec) -> None:
-        self.storage = StorageSpec(root=f"file://{root}")
+        self.storage = local_storage(root)
         self.lake, self.spec = Lake(self.storage), spec
         self.objects = open_objects(self.storage)
         self.ledger = Ledger(self.lake, "shop", 1)

@@ -25,10 +25,10 @@ from deltaworks.engine.writers import FileTarget
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, commit_step
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.table_swap import recreate_table
+from deltaworks.testing import local_lake, pipeline_spec
 from tests.examples import examples
 
 NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
@@ -38,18 +38,10 @@ Ids = Sequence[str]
 def spec(within_days: int | None = 7, *, id_path: str = "id", **table: Any) -> PipelineSpec:
     flagged = {} if within_days is None else {"duplicates": {"flag_within_days": within_days} | table}
     event = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": event | ({"id": id_path} if id_path else {}),
-            "tables": [
-                {"name": "events", "catch_all": True} | flagged,
-                {"name": "logins", "when": {"name": "login"}},
-            ],
-        }
+    return pipeline_spec(
+        {"name": "events", "catch_all": True} | flagged,
+        {"name": "logins", "when": {"name": "login"}},
+        event=event | ({"id": id_path} if id_path else {}),
     )
 
 
@@ -57,7 +49,7 @@ class Shop:
     """Commits batches to real tables through the full pass without Spark: a task is a function call."""
 
     def __init__(self, root: Path, declared: PipelineSpec) -> None:
-        self.lake, self.spec = Lake(StorageSpec(root=f"file://{root}")), declared
+        self.lake, self.spec = local_lake(root), declared
         self.tables = TableSet(self.lake, declared)
         self.tables.open()
         self.seq = self.batch = -1

@@ -22,10 +22,9 @@ from deltaworks.events.enrichment.databases import PinnedDatabases
 from deltaworks.events.parse import ParserInputs
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.sources.task_isolation import TaskOutput
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import catalog_of, declare_columns, local_storage, pipeline_spec
 from tests.shared_data import SHARED_DATA
 
 MAXMIND = SHARED_DATA / "maxmind"
@@ -43,7 +42,7 @@ PRIVATE = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothin
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageSpec]:
     """A lake, and a worker's local disk."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yield StorageSpec(root=f"file://{tmp_path}/lake")
+    yield local_storage(tmp_path / "lake")
     module._reader.cache_clear()
 
 
@@ -52,23 +51,15 @@ def put(storage: StorageSpec, database: Path) -> None:
 
 
 def spec_of(*, private: bool = True) -> PipelineSpec:
-    columns = [
-        {"name": "network", "path": "ip", "type": "string"},
-        {"name": "country", "path": "_geo.country", "type": "string"},
-        {"name": "level", "path": "level", "type": "int"},
-    ]
+    columns = declare_columns("network string from ip", "country string from _geo.country", "level int")
     fields = {"country": "country.iso_code"}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "web",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
-            "event": {"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-            "enrich": [{"name": "geo", "kind": "mmdb", "path": "ip", "database": "City.mmdb", "fields": fields}],
-            "private": PRIVATE if private else [],
-            "tables": [{"name": "requests", "catch_all": True, "evolve": "rescue", "columns": columns}],
-        }
+    return pipeline_spec(
+        {"name": "requests", "catch_all": True, "evolve": "rescue", "columns": columns},
+        pipeline="web",
+        source={"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+        event={"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+        enrich=[{"name": "geo", "kind": "mmdb", "path": "ip", "database": "City.mmdb", "fields": fields}],
+        private=PRIVATE if private else [],
     )
 
 
@@ -164,9 +155,8 @@ def test_a_damaged_database_fails_the_batch_by_name_without_an_ip_address(storag
 def test_a_stream_whose_database_is_missing_or_corrupt_does_not_start(
     storage: StorageSpec, stored: bytes | None
 ) -> None:
-    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
     spec = spec_of()
-    catalog = Catalog(environment=environment, relays={}, pipelines={"web": spec}, root=Path(storage.prefix))
+    catalog = catalog_of(Path(storage.prefix), spec, lake=storage)
     objects: Any = LocalObjects(Path(storage.prefix))
     spark: Any = object()
     lease: Any = None

@@ -26,8 +26,8 @@ from deltaworks.sources.base import split_balanced, useful_task_count
 from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import WrittenFile
+from deltaworks.testing import local_storage
 
 STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400
@@ -226,7 +226,7 @@ class _Failing:
 def test_task_crashes_without_a_payload_to_blame_end_the_batch_with_the_first_cause(
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, first: str, named: str
 ) -> None:
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
     isolation = CrashIsolation(
         objects=open_objects(storage), storage=storage, folder="deaths", max_crashes=2, payload_timeout_seconds=1.0
     )

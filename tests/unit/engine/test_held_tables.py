@@ -14,8 +14,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.engine import commit as commit_phase
 from deltaworks.errors import DeltaworksError, FencedError
+from tests.crashes import Crash, crash_at
 from tests.examples import examples
-from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at
+from tests.unit.engine.hold_harness import TABLES, Harness
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,16 +10,10 @@ from deltaworks.control import paths
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.errors import FencedError
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.unit.engine.batch_records import prepared_batch, step_outcome
 
 OWNER = owner_step("shop", 1)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}"))
 
 
 def batch(batch_id: int, end: dict[str, Any] | None = None) -> PreparedBatch:

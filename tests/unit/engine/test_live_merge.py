@@ -13,11 +13,10 @@ import pytest
 from deltaworks.engine import live
 from deltaworks.engine.live import LiveMerge
 from deltaworks.specs.live import LiveTableSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, read_commits, state_at
+from deltaworks.testing import local_lake
 
 KEY, START = "tables/pulse/hourly", dt.datetime(2026, 3, 1, 22, tzinfo=dt.UTC)
 SCHEMA = pa.schema(
@@ -39,7 +38,7 @@ class Hourly:
     """A live table with its merge."""
 
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
-        self.lake, self.schema = Lake(StorageSpec(root=f"file://{folder}")), schema
+        self.lake, self.schema = local_lake(folder), schema
         self.lake.ensure(KEY, schema, user_metadata="{}", partition_by=["window_date"])
         self._merge = LiveMerge(self.lake, KEY, pipeline="pulse", live=LIVE, before_merge=None)
 

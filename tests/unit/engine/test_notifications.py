@@ -30,54 +30,41 @@ from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import REPLAYS_TABLE
+from deltaworks.testing import append_rows, declare_pipeline, declare_table
+from tests.crashes import Crash
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
-from tests.unit.engine.hold_harness import Crash, Harness, declared
+from tests.unit.engine.hold_harness import Harness, declared
 from tests.unit.recovery.replay_harness import ReplayHarness as ReplayStage
 
 STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}
 ORG, DAY = {"name": "org_id", "path": "org", "type": "string"}, {"name": "day", "path": "day", "type": "date"}
-VISITS: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "visits",
-    "owner": "tests",
-    "source": {"kind": "kafka", "bootstrap_servers": "nowhere:1", "topics": "visits"},
-    "event": {"name": {"path": "kind"}, "time": {"path": "at"}, "id": ["id"]},
-    "tables": [
-        {
-            "name": "visits",
-            "when": {"kind": "visit"},
-            "columns": [
-                ORG,
-                DAY,
-                {"name": "contact", "path": "contact", "type": "string"},
-                {"name": "origin", "path": "contact", "type": "string"},
-            ],
-            "partition_by": ["org_id"],
-            "mutable": {"id": "contact", "origin": "origin"},
-        },
-        {
-            "name": "requests",
-            "when": {"kind": "request"},
-            "columns": [
-                ORG,
-                *({"name": name, "path": name, "type": "string"} for name in ("op", "id", "new_id", "name")),
-                {"name": "fields", "path": "fields", "type": "map<string,string>"},
-                {"name": "seq", "path": "seq", "type": "long"},
-            ],
-        },
-        {
-            "name": "news",
-            "announces": {"table": "visits"},
-            "columns": [ORG, DAY],
-            "partition_by": ["org_id", "ingested_date"],
-        },
-    ],
-    "mutations": {"requests": "requests", "notifications": "news"},
-}
+VISITS: dict[str, Any] = declare_pipeline(
+    declare_table(
+        "visits",
+        ORG,
+        DAY,
+        "contact string",
+        "origin string from contact",
+        when={"kind": "visit"},
+        partition_by=["org_id"],
+        mutable={"id": "contact", "origin": "origin"},
+    ),
+    declare_table(
+        "requests",
+        ORG,
+        *(f"{name} string" for name in ("op", "id", "new_id", "name")),
+        "fields map<string,string>",
+        "seq long",
+        when={"kind": "request"},
+    ),
+    declare_table("news", ORG, DAY, announces={"table": "visits"}, partition_by=["org_id", "ingested_date"]),
+    source={"kind": "kafka", "bootstrap_servers": "nowhere:1", "topics": "visits"},
+    event={"name": {"path": "kind"}, "time": {"path": "at"}, "id": ["id"]},
+    mutations={"requests": "requests", "notifications": "news"},
+)
 
 
 def visit(number: int, **changes: Any) -> dict[str, Any]:
@@ -156,12 +143,9 @@ def test_every_key_is_announced_once_however_rows_are_split(
     assert sum(part.num_rows for name, part in given_back if name == "visits") == len(rows)
 
 
-NEWS = {
-    "name": "news",
-    "announces": {"table": "orders", "key": "event_name"},
-    "columns": [],
-    "partition_by": ["ingested_date"],
-}
+NEWS = declare_table(
+    "news", announces={"table": "orders", "key": "event_name"}, columns=[], partition_by=["ingested_date"]
+)
 TABLES = ("orders", "clicks", "news", "quarantine")
 
 
@@ -367,9 +351,7 @@ def test_tables_derived_from_mutation_requests_start_over_with_them(tmp_path: Pa
     spec = PipelineSpec.model_validate(VISITS | {"source": OBJECTS})
     shop.ingest(spec, json.dumps(visit(1)).encode())
     key, schema = paths.table("shop", "names"), arrow_schema(NAMES_COLUMNS)
-    table = shop.lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
-    row = pa.Table.from_pylist([{"org_id": "o", "id": "a", "name": "Ada"}], schema=schema)
-    shop.lake.append(table, key, row, step=Step("names", 1), user_metadata="{}")
+    append_rows(shop.lake, key, [{"org_id": "o", "id": "a", "name": "Ada"}], schema=schema, partition_by=["org_id"])
 
     done = start_over(shop.catalog(spec), "shop", dry_run=False, max_rows=10)
 

@@ -20,12 +20,10 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.lister import is_listing_requested
 from deltaworks.sources.objects.relay.redrive import reconcile
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, catalog_of
 from tests.unit.engine.ledger_harness import Harness
 
 RELAY = RelaySpec(relay="landing", buckets=("landing",), listing={"grace_minutes": 0})
@@ -42,15 +40,11 @@ def harness(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Harness:
 
 @pytest.fixture
 def project(harness: Harness, tmp_path: Path) -> Catalog:
-    landing = StorageSpec(root=f"file://{tmp_path}/landing")
-    environment = EnvironmentSpec(environment="tests", lake=harness.storage, landing=landing, messaging=AwsSpec())
-    return Catalog(environment=environment, relays={"landing": RELAY}, pipelines={"shop": harness.spec}, root=tmp_path)
+    return catalog_of(tmp_path, harness.spec, relays=[RELAY], lake=harness.storage)
 
 
 def land(harness: Harness, table: str, rows: pa.Table) -> None:
-    key = paths.table("shop", table)
-    opened = harness.lake.ensure(key, rows.schema, user_metadata="{}")
-    harness.lake.append(opened, key, rows, step=Step("rows", 1), user_metadata="{}")
+    append_rows(harness.lake, paths.table("shop", table), rows)
 
 
 def test_a_read_object_shows_its_batch_and_row_counts(harness: Harness, project: Catalog) -> None:

@@ -22,9 +22,9 @@ from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours,
 from deltaworks.engine.driver_host import CountingObjectStore, DriverMetrics
 from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import IngestListener
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake, local_storage
 from tests.failing_objects import RefusingObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -46,7 +46,7 @@ def report(batch_id: int) -> BatchReport:
 
 
 def test_every_batch_has_a_row_once_the_log_is_closed(tmp_path: Path) -> None:
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05)
     log.start()
     log.add(report(0))
@@ -71,7 +71,7 @@ def test_a_storage_that_fails_drops_rows_counts_them_and_raises_nothing(
 ) -> None:
     monkeypatch.setattr(commit, "MAX_ATTEMPTS", 1)
     (tmp_path / "control").write_text("a file where a folder should be")
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
 
     log.add(report(0))
@@ -81,7 +81,7 @@ def test_a_storage_that_fails_drops_rows_counts_them_and_raises_nothing(
 
 
 def test_a_full_queue_drops_and_never_blocks(tmp_path: Path) -> None:
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1)
 
     # Nobody takes anything out: one that waited for room would wait for ever.
     for number in range(1_500):
@@ -91,7 +91,7 @@ def test_a_full_queue_drops_and_never_blocks(tmp_path: Path) -> None:
 
 
 def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
-    found = Lake(StorageSpec(root=f"file://{tmp_path}")).rows(paths.pipeline_control("shop", "progress"))
+    found = local_lake(tmp_path).rows(paths.pipeline_control("shop", "progress"))
     return [] if found is None else sorted(found.to_pylist(), key=lambda row: row["at"])
 
 
@@ -104,7 +104,7 @@ SPARK = {
 
 
 def test_sparks_progress_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05)
     log.set_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
     log.start()
 
@@ -127,7 +127,7 @@ def test_sparks_progress_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None
 
 
 def test_a_batch_without_sparks_progress_still_has_its_row(tmp_path: Path) -> None:
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
 
     log.add(report(104), spark_batch_id=4)
@@ -137,7 +137,7 @@ def test_a_batch_without_sparks_progress_still_has_its_row(tmp_path: Path) -> No
 
 
 def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_path: Path) -> None:
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
 
     for _ in range(5):
@@ -154,7 +154,7 @@ def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_
 
 
 def test_rows_of_several_appends_without_a_batch_are_all_kept(tmp_path: Path) -> None:
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05)
     log.start()
     log.add(report(7))
     eventually(lambda: len(rows_of(tmp_path)) == 1, "the batch's row is written")
@@ -170,7 +170,7 @@ def test_rows_of_several_appends_without_a_batch_are_all_kept(tmp_path: Path) ->
 def test_console_summaries_are_written_and_their_failure_does_not_end_the_log(tmp_path: Path) -> None:
     objects = RefusingObjects(tmp_path / "objects")
     log = ProgressLog(
-        StorageSpec(root=f"file://{tmp_path}"),
+        local_storage(tmp_path),
         "shop",
         owner_epoch=1,
         flush_seconds=0.05,
@@ -198,9 +198,7 @@ def test_console_summaries_are_written_and_their_failure_does_not_end_the_log(tm
 def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> None:
     objects = CountingObjectStore(LocalObjects(tmp_path / "objects"))
     measures = DriverMetrics(objects=objects)
-    log = ProgressLog(
-        StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05, metrics=measures
-    )
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.05, metrics=measures)
     log.start()
     objects.put_if_absent("a", b"1")
     objects.get("a")
@@ -259,7 +257,7 @@ def test_queueing_never_waits_for_a_stalled_storage(tmp_path: Path, monkeypatch:
         hanging.wait()
 
     monkeypatch.setattr(ProgressLog, "_append", hang)
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.01)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, flush_seconds=0.01)
     log.start()
     log.add(report(0))
     assert reached.wait(PATIENCE_SECONDS)
@@ -276,7 +274,7 @@ def test_queueing_never_waits_for_a_stalled_storage(tmp_path: Path, monkeypatch:
 
 def test_events_read_and_rejected_are_recorded_for_the_health_check(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    storage, key = StorageSpec(root=f"file://{tmp_path}"), paths.throughput("control/pipelines/shop")
+    storage, key = local_storage(tmp_path), paths.throughput("control/pipelines/shop")
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, throughput=ThroughputWriter(objects, key))
     log.start()
     rejected = (("malformed", "", 7), ("type_mismatch", "level", 3))
@@ -291,7 +289,7 @@ def test_events_read_and_rejected_are_recorded_for_the_health_check(tmp_path: Pa
 
 
 def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_path: Path) -> None:
-    objects, storage = LocalObjects(tmp_path), StorageSpec(root=f"file://{tmp_path}")
+    objects, storage = LocalObjects(tmp_path), local_storage(tmp_path)
     counts = QuarantineCounter(objects, "shop", generation=1, spec="4f2a")
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()
@@ -311,7 +309,7 @@ def test_a_failing_count_of_open_rows_loses_no_progress_row(tmp_path: Path) -> N
             raise OSError("the disk is full")
 
     counts = QuarantineCounter(Refusing(tmp_path / "other"), "shop", generation=1, spec="4f2a")
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()
     log.add(dataclasses.replace(report(0), rejected_events=(("malformed", "", 2),)))

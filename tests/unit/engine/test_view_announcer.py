@@ -7,7 +7,6 @@ import decimal
 import json
 import math
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +20,9 @@ from deltaworks.engine.view_announcer import AnnouncerThread, ViewAnnouncer, to_
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.operations.stream_parts import announce_views
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.alerts.aws_harness import Aws, running_aws
+from deltaworks.testing import catalog_of
+from tests.unit.alerts.aws_harness import Aws
 from tests.unit.engine.keyed.latest_harness import LatestHarness, live_declared, priced
 from tests.waiting import eventually
 
@@ -34,17 +33,6 @@ class FakeLease:
     """A lease that is lost or not."""
 
     is_lost = False
-
-
-@pytest.fixture(scope="module")
-def aws_server() -> Iterator[str]:
-    with running_aws() as address:
-        yield address
-
-
-@pytest.fixture
-def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-    return Aws.at(aws_server, monkeypatch)
 
 
 class Widgets:
@@ -68,16 +56,9 @@ class Widgets:
 
     @property
     def catalog(self) -> Catalog:
-        storage = self.harness.lake.storage
         channels = [{"kind": "sns", "name": "widgets", "topic": self.topic}]
-        environment = EnvironmentSpec(
-            environment="tests",
-            lake=storage,
-            landing=storage,
-            messaging=self.aws.messaging,
-            alerts=AlertsSpec.model_validate({"channels": channels}),
-        )
-        return Catalog(environment, {}, {"market": self.harness.spec}, self.root)
+        places = {"lake": self.harness.lake.storage, "messaging": self.aws.messaging}
+        return catalog_of(self.root, self.harness.spec, **places, alerts={"channels": channels})
 
     def announcer(self) -> ViewAnnouncer:
         return ViewAnnouncer(self.catalog, self.harness.spec)

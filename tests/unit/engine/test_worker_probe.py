@@ -9,7 +9,7 @@ import pytest
 from deltaworks.engine.fan_out import probe_payload
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
-from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 
 _OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "b"}
 _KAFKA = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
@@ -31,15 +31,8 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_a_probe_contains_one_event_in_the_sources_format(source: dict[str, Any]) -> None:
-    spec = PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": source,
-            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-            "tables": [{"name": "events", "catch_all": True}],
-        }
+    spec = pipeline_spec(
+        {"name": "events", "catch_all": True}, source=source, event={"name": {"path": "name"}, "time": {"path": "time"}}
     )
     payload = Payload(0, "canary", probe_payload(spec.source))
 

@@ -13,8 +13,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
+from tests.crashes import Crash, crash_at
 from tests.unit.engine.batch_records import asked_turn
-from tests.unit.engine.hold_harness import Crash, Harness, crash_at
+from tests.unit.engine.hold_harness import Harness
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 FAST = {"by": "tests", "poll_seconds": 0.02, "ttl_seconds": 600.0, "wait_seconds": PATIENCE_SECONDS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from deltaworks.errors.conditions import (
     verdict_alerts,
 )
 from deltaworks.errors.docs_tables import PAGES, page_with_tables
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -209,9 +209,7 @@ error = ConfigError("LEASE_HELD", "Held.")
 before = set(sys.modules)
 print(error, "importlib.resources" not in before, "deltaworks.errors.conditions" not in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], env={"PYTHONPATH": str(LIBRARY)}, check=True)
 
     assert done.stdout.startswith("[LEASE_HELD] Held. Next: ")
     assert done.stdout.endswith(" True True\n")

@@ -7,17 +7,34 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltaworks.testing import declare_pipeline, declare_table
+
 ARRIVED = 1_700_000_000
 MAX_AGE_DAYS, MAX_FUTURE_MINUTES, MAX_BYTES = 30, 60, 220
 LOW, HIGH = -2_208_988_800, 253_402_300_799
 
-DECLARED: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "",
-    "owner": "",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "max_event_bytes": MAX_BYTES},
-    "unwrap": {"path": "body"},
-    "event": {
+DECLARED: dict[str, Any] = declare_pipeline(
+    declare_table("events", "device string required"),
+    declare_table(
+        "orders",
+        "amount long from params.amount required",
+        "level int from params.level",
+        when={"name": ["order", "refund"]},
+        evolve="rescue",
+        rules=[
+            {"name": "positive", "check": "amount > 0"},
+            {"name": "low", "check": "level < 100", "on_fail": "warn"},
+        ],
+    ),
+    declare_table(
+        "web_logins",
+        "level int from params.level",
+        when={"name": "login", "params.web": True},
+        rules=[{"name": "even", "check": "level % 2 = 0"}],
+    ),
+    source={"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "max_event_bytes": MAX_BYTES},
+    unwrap={"path": "body"},
+    event={
         "name": {"path": "name"},
         "time": {
             "path": "time",
@@ -27,33 +44,7 @@ DECLARED: dict[str, Any] = {
         },
         "id": "id",
     },
-    "tables": [
-        {
-            "name": "events",
-            "catch_all": True,
-            "columns": [{"name": "device", "path": "device", "type": "string", "required": True}],
-        },
-        {
-            "name": "orders",
-            "when": {"name": ["order", "refund"]},
-            "evolve": "rescue",
-            "columns": [
-                {"name": "amount", "path": "params.amount", "type": "long", "required": True},
-                {"name": "level", "path": "params.level", "type": "int"},
-            ],
-            "rules": [
-                {"name": "positive", "check": "amount > 0"},
-                {"name": "low", "check": "level < 100", "on_fail": "warn"},
-            ],
-        },
-        {
-            "name": "web_logins",
-            "when": {"name": "login", "params.web": True},
-            "columns": [{"name": "level", "path": "params.level", "type": "int"}],
-            "rules": [{"name": "even", "check": "level % 2 = 0"}],
-        },
-    ],
-}
+)
 
 
 @dataclass

@@ -21,36 +21,32 @@ from deltaworks.events.parse import Parser
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import declare_columns, pipeline_spec
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from tests.unit.events.spoilt_events import NUMBERS, VALUES, as_payload, spoilt, vectors, with_value, wrapped
-from tests.unit.recovery.replay_harness import shop
 
 NOW = 1_717_200_000
 STAMP = BatchMetadata(7, NOW * 1_000_000, "f" * 16)
 #: A column of every kind, at the top, inside objects, and two that read one field.
-COLUMNS = [
-    {"name": "device", "path": "device", "type": "string"},
-    {"name": "kind", "path": "name", "type": "string"},
-    {"name": "level", "path": "params.level", "type": "int"},
-    {"name": "score", "path": "params.score", "type": "long"},
-    {"name": "ratio", "path": "params.ratio", "type": "double"},
-    {"name": "share", "path": "params.share", "type": "float"},
-    {"name": "web", "path": "params.web", "type": "boolean"},
-    {"name": "seen", "path": "params.seen", "type": "timestamp"},
-    {"name": "day", "path": "params.day", "type": "date"},
-    {"name": "blob", "path": "params.blob", "type": "binary"},
-    {"name": "price", "path": "params.price", "type": "decimal(12,2)"},
-    {"name": "price_as_double", "path": "params.price", "type": "double"},
-    {"name": "tags", "path": "tags", "type": "array<string>"},
-    {"name": "moves", "path": "params.moves", "type": "array<int>"},
-    {"name": "weights", "path": "weights", "type": "map<string,double>"},
-    {
-        "name": "place",
-        "path": "params.deep.place",
-        "type": "struct<x: long, at: array<decimal(10,2)>, names: array<string>>",
-    },
-]
+COLUMNS = declare_columns(
+    "device string",
+    "kind string from name",
+    "level int from params.level",
+    "score long from params.score",
+    "ratio double from params.ratio",
+    "share float from params.share",
+    "web boolean from params.web",
+    "seen timestamp from params.seen",
+    "day date from params.day",
+    "blob binary from params.blob",
+    "price decimal(12,2) from params.price",
+    "price_as_double double from params.price",
+    "tags array<string>",
+    "moves array<int> from params.moves",
+    "weights map<string,double>",
+    "place struct<x: long, at: array<decimal(10,2)>, names: array<string>> from params.deep.place",
+)
 PATHS = [tuple(column["path"].split(".")) for column in COLUMNS] + [("time",), ("id",), ("params",)]
 EVENTS = {"name": "events", "catch_all": True, "columns": COLUMNS[:3]}
 ORDERS = {"name": "orders", "when": {"name": ["order", "refund"]}, "columns": COLUMNS}
@@ -59,7 +55,7 @@ NAMED = {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_secon
 
 
 def declared(*tables: dict[str, Any], event: dict[str, Any] | None = None, **more: Any) -> PipelineSpec:
-    return shop(*(tables or (EVENTS, ORDERS, LOGINS)), event=NAMED | (event or {}), **more)
+    return pipeline_spec(*(tables or (EVENTS, ORDERS, LOGINS)), event=NAMED | (event or {}), **more)
 
 
 def good_event(rng: Random) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
 from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 
 REQUEST = "e20260301-0123456789"
 MARK = json.dumps(tombstone(REQUEST)).encode()
@@ -19,16 +20,10 @@ MARK = json.dumps(tombstone(REQUEST)).encode()
 def pipeline(**more: Any) -> PipelineSpec:
     source = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", **more.pop("source", {})}
     columns = [{"name": "amount", "path": "amount", "type": "long", "required": True}]
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "source": source,
-            "event": {"name": {"constant": "order"}, "time": {"path": "at", "unit": "iso8601"}},
-            "tables": [{"name": "orders", "catch_all": True, "columns": columns}],
-            **more,
-        }
+    return pipeline_spec(
+        {"name": "orders", "catch_all": True, "columns": columns},
+        source=source,
+        **{"event": {"name": {"constant": "order"}, "time": {"path": "at", "unit": "iso8601"}}} | more,
     )
 
 

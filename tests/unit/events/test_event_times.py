@@ -11,7 +11,7 @@ import pytest
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import shop
+from deltaworks.testing import pipeline_spec
 
 READ_US = 1_700_000_000_000_000
 #: An hour and a quarter before it is read.
@@ -24,7 +24,7 @@ def declared(*, of: dict[str, Any] | None = None, **time: Any) -> PipelineSpec:
     columns = [{"name": "level", "path": "level", "type": "int"}]
     source = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | (of or {})
     event = {"name": {"constant": "hook"}, "time": time}
-    return shop({"name": "hooks", "catch_all": True, "columns": columns}, event=event, source=source)
+    return pipeline_spec({"name": "hooks", "catch_all": True, "columns": columns}, event=event, source=source)
 
 
 def parsed(

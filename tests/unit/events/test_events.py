@@ -18,6 +18,7 @@ from deltaworks.events.formats.json import Malformed
 from deltaworks.events.lossless_numbers import parse_lossless
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 
 MakeSpec = Callable[..., PipelineSpec]
 
@@ -133,15 +134,11 @@ class TestIds:
         cut = data.draw(st.integers(1, len(joined) - 1))
         other = (joined[:cut], joined[cut:])
         reader = EventIdReader(
-            PipelineSpec.model_validate(
-                {
-                    "pipeline": "p",
-                    "description": "",
-                    "owner": "",
-                    "source": {"kind": "s3_sqs", "relay": "r", "bucket": "b"},
-                    "event": {"name": {"constant": "x"}, "time": {"path": "t"}, "id": ["a", "b"]},
-                    "tables": [{"name": "t", "catch_all": True}],
-                }
+            pipeline_spec(
+                {"name": "t", "catch_all": True},
+                pipeline="p",
+                source={"kind": "s3_sqs", "relay": "r", "bucket": "b"},
+                event={"name": {"constant": "x"}, "time": {"path": "t"}, "id": ["a", "b"]},
             )
         )
 
@@ -219,16 +216,7 @@ def test_a_rest_table_accepts_events_without_a_matching_condition() -> None:
         {"name": "orders", "when": {"name": "order"}},
         {"name": "others", "catch_all": "rest"},
     ]
-    spec = PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-            "tables": tables,
-        }
-    )
+    spec = pipeline_spec(*tables, event={"name": {"path": "name"}, "time": {"path": "time"}})
     router = Router(spec)
 
     assert router.tables({"name": "order"}, "order") == ("events", "orders")

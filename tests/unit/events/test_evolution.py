@@ -28,9 +28,8 @@ from deltaworks.events.evolution import (
 from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, raise_owner_epoch
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_pipeline, declare_table, local_lake, rows_by_table
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -56,10 +55,7 @@ def parse(
     spec: PipelineSpec, *lines: bytes, evolved: EvolvedColumns | None = None
 ) -> tuple[dict[str, list[dict[str, Any]]], TaskFindings]:
     parser = Parser(spec, evolved=evolved)
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name, table in parser.parse([Payload(1, "k", b"\n".join(lines))], STAMP):
-        rows.setdefault(name, []).extend(table.to_pylist())
-    return rows, parser.findings
+    return rows_by_table(parser.parse([Payload(1, "k", b"\n".join(lines))], STAMP)), parser.findings
 
 
 EXTRA = event(
@@ -217,7 +213,7 @@ class TestOnDisk:
 
     @pytest.fixture
     def table(self, spec: PipelineSpec, tmp_path: Path) -> DeltaTable:
-        lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+        lake = local_lake(tmp_path)
         TableSet(lake, spec).open()
         table = lake.open(paths.table("shop", "orders"))
         assert table is not None
@@ -265,21 +261,10 @@ LINES = st.lists(
 @given(LINES)
 def test_no_value_of_an_accepted_event_is_lost(lines: list[dict[str, Any]]) -> None:
     """What is in columns and what is rescued, put together, is the event without its nulls."""
-    declared: dict[str, Any] = {
-        "pipeline": "shop",
-        "description": "",
-        "owner": "",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"constant": "order"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-        "tables": [
-            {
-                "name": "orders",
-                "catch_all": True,
-                "evolve": "add_columns",
-                "columns": [{"name": "level", "path": "params.level", "type": "int"}],
-            }
-        ],
-    }
+    declared: dict[str, Any] = declare_pipeline(
+        declare_table("orders", "level int from params.level", evolve="add_columns"),
+        event={"name": {"constant": "order"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+    )
     spec = PipelineSpec.model_validate(declared)
     payload = [json.dumps(line | {"t": 1}).encode() for line in lines]
     _, findings = parse(spec, *payload)

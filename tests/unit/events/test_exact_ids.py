@@ -15,11 +15,9 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from deltaworks.events import events
-from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.lossless_numbers import has_rounded_number
-from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import shop
+from deltaworks.testing import parse_events, pipeline_spec
 
 MakeSpec = Callable[..., PipelineSpec]
 BIG = ("100000000000000000001", "100000000000000000002")
@@ -35,12 +33,7 @@ FORMS: dict[str, Callable[[list[str]], str]] = {
 
 
 def parsed(spec: PipelineSpec, payload: str) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name, table in Parser(spec).parse(
-        [Payload(1, "k", payload.encode())], BatchMetadata(0, 1_700_000_000_000_000, "f")
-    ):
-        rows.setdefault(name, []).extend(table.to_pylist())
-    return rows
+    return parse_events(spec, payload)
 
 
 def ids(make_spec: MakeSpec, form: str, sent: list[str], **changes: Any) -> list[str]:
@@ -83,7 +76,7 @@ numbers = st.from_regex(r"-?([1-9][0-9]{0,30}|0)(\.[0-9]{1,25})?([eE][+-]?[0-9]{
 def test_no_two_numbers_are_read_as_one_id(sent: list[str], form: str) -> None:
     table = {"name": "events", "catch_all": True, "columns": [{"name": "o", "path": "o", "type": "int"}]}
 
-    read = ids(partial(shop, table), form, sent)
+    read = ids(partial(pipeline_spec, table), form, sent)
 
     # The same number may be written in several ways.
     for one, id_of_one in zip(sent, read, strict=True):

@@ -23,6 +23,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import BudgetSpec
+from deltaworks.testing import declare_table, pipeline_spec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 GOOD = b'{"n":"good","t":1700000000,"id":"g","c":"x"}'
@@ -30,23 +31,10 @@ MIB = 1 << 20
 
 
 def spec(form: str = "json", *, event: dict[str, Any] | None = None, **source: Any) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "format": form} | source,
-            "event": {"name": {"path": "n"}, "time": {"path": "t", "unit": "epoch_seconds"}, "id": "id"}
-            | (event or {}),
-            "tables": [
-                {
-                    "name": "events",
-                    "catch_all": True,
-                    "evolve": "rescue",
-                    "columns": [{"name": "c", "path": "c", "type": "string"}],
-                }
-            ],
-        }
+    return pipeline_spec(
+        declare_table("events", "c string", evolve="rescue"),
+        source={"kind": "s3_sqs", "relay": "landing", "bucket": "b", "format": form} | source,
+        event={"name": {"path": "n"}, "time": {"path": "t", "unit": "epoch_seconds"}, "id": "id"} | (event or {}),
     )
 
 

@@ -24,6 +24,7 @@ from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import PayloadSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.testing import declare_columns, declare_table, parse_events, pipeline_spec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
@@ -39,11 +40,7 @@ def read(payload: bytes, **options: Any) -> list[Any]:
 
 def parsed(payloads: list[Payload], **declared: Any) -> dict[str, list[dict[str, Any]]]:
     """The rows of all tables of a pipeline."""
-    spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | declared)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for table, rows in Parser(spec).parse(payloads, STAMP):
-        found.setdefault(table, []).extend(rows.to_pylist())
-    return found
+    return parse_events(pipeline_spec(**declared), *payloads, stamp=STAMP)
 
 
 def reasons(found: dict[str, list[dict[str, Any]]]) -> list[tuple[int, str]]:
@@ -126,18 +123,15 @@ class TestParquet:
         "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing", "format": "parquet"},
         "event": {"name": {"constant": "e"}, "time": {"path": "at"}, "id": "id"},
         "tables": [
-            {
-                "name": "events",
-                "catch_all": True,
-                "columns": [
-                    {"name": "day", "path": "day", "type": "date"},
-                    {"name": "price", "path": "price", "type": "decimal(20,2)"},
-                    {"name": "tags", "path": "tags", "type": "array<string>"},
-                    {"name": "x", "path": "of.x", "type": "int"},
-                    {"name": "counts", "path": "counts", "type": "map<string,long>"},
-                    {"name": "raw", "path": "raw", "type": "string"},
-                ],
-            }
+            declare_table(
+                "events",
+                "day date",
+                "price decimal(20,2)",
+                "tags array<string>",
+                "x int from of.x",
+                "counts map<string,long>",
+                "raw string",
+            )
         ],
     }
 
@@ -179,15 +173,7 @@ def test_decimals_of_typed_forms_arrive_whatever_their_digits() -> None:
             "price": pa.array(prices, pa.decimal128(38, 17)),
         }
     )
-    declared = TestParquet.DECLARED | {
-        "tables": [
-            {
-                "name": "events",
-                "catch_all": True,
-                "columns": [{"name": "price", "path": "price", "type": "decimal(38,17)"}],
-            }
-        ]
-    }
+    declared = TestParquet.DECLARED | {"tables": [declare_table("events", "price decimal(38,17)")]}
     found = parsed([Payload(7, "a.parquet", parquet(table))], **declared)
     assert [row["price"] for row in found["events"]] == prices
 
@@ -312,11 +298,9 @@ def test_a_json_object_in_place_of_parquet_is_of_the_wrong_format() -> None:
 
 
 def test_parts_of_the_key_are_fields_typed_by_their_columns() -> None:
-    columns = [
-        {"name": "day", "path": "_partition.day", "type": "date"},
-        {"name": "shard", "path": "_partition.shard", "type": "int"},
-        {"name": "region", "path": "_partition.region", "type": "string"},
-    ]
+    columns = declare_columns(
+        "day date from _partition.day", "shard int from _partition.shard", "region string from _partition.region"
+    )
     declared = {
         "source": {
             "kind": "cloud_files",

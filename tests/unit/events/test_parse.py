@@ -20,6 +20,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
+from deltaworks.testing import declare_table, payloads_of, pipeline_spec
 from tests.examples import examples
 from tests.unit.events.routing_oracle import expected
 
@@ -29,9 +30,8 @@ STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerpr
 
 
 def parse(spec: PipelineSpec, *payloads: Payload | bytes, chunk_events: int = 20_000) -> Rows:
-    numbered = [p if isinstance(p, Payload) else Payload(seq, f"k{seq}", p) for seq, p in enumerate(payloads, 1)]
     rows: Rows = defaultdict(list)
-    for name, table in Parser(spec, chunk_events=chunk_events).parse(numbered, STAMP):
+    for name, table in Parser(spec, chunk_events=chunk_events).parse(payloads_of(*payloads), STAMP):
         assert table.num_rows
         rows[name].extend(table.to_pylist())
     return rows
@@ -263,27 +263,15 @@ def test_every_event_is_once_in_all_its_tables_or_once_in_quarantine(
 ) -> None:
     amount = {"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True}
     level = {"name": "level", "path": "params.level", "type": "int"}
-    spec = PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {
-                "name": {"path": "name"},
-                "time": {"path": "time", "unit": "epoch_seconds"},
-                "id": ["id"] if with_id else [],
-            },
-            "tables": [
-                {
-                    "name": "events",
-                    "catch_all": True,
-                    "columns": [{"name": "device", "path": "device", "type": "string"}],
-                },
-                {"name": "orders", "when": {"name": "order"}, "columns": [amount, level]},
-                {"name": "money", "when": {"name": ["order", "refund"]}, "columns": [amount]},
-            ],
-        }
+    spec = pipeline_spec(
+        declare_table("events", "device string"),
+        {"name": "orders", "when": {"name": "order"}, "columns": [amount, level]},
+        {"name": "money", "when": {"name": ["order", "refund"]}, "columns": [amount]},
+        event={
+            "name": {"path": "name"},
+            "time": {"path": "time", "unit": "epoch_seconds"},
+            "id": ["id"] if with_id else [],
+        },
     )
 
     rows = parse(spec, "\n".join(lines).encode(), chunk_events=chunk_events)

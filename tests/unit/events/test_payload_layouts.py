@@ -21,18 +21,14 @@ from deltaworks.events.formats.json import read_events
 from deltaworks.events.parse import Parser
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import declare_pipeline, local_storage
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
-SPEC: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "",
-    "owner": "",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-    "event": {"name": {"constant": "e"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-    "tables": [{"name": "events", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]}],
-}
+SPEC: dict[str, Any] = declare_pipeline(
+    {"name": "events", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]},
+    event={"name": {"constant": "e"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+)
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
@@ -94,7 +90,7 @@ def test_compressed_in_one_or_several_members_it_is_the_same(
     body = b"".join(map(gzip.compress, parts)) if compressed else b"".join(parts)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "k").write_bytes(body)
-        opener = FileOpener(StorageSpec(root=f"file://{folder}"), compression="auto", max_object_bytes=1 << 20)
+        opener = FileOpener(local_storage(folder), compression="auto", max_object_bytes=1 << 20)
 
         payload = opener(FileReference(1, "k", hashlib.md5(body).hexdigest()))
 
@@ -148,7 +144,7 @@ def test_an_object_that_decompresses_too_large_is_one_quarantine_row(tmp_path: P
     bomb = gzip.compress(b"{}" * (64 << 20))
     for name, body in {"bomb": bomb, "plain": b"{}" * 600_000, "good": b'{"t": 1}'}.items():
         (tmp_path / name).write_bytes(body)
-    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto", max_object_bytes=1 << 20)
+    opener = FileOpener(local_storage(tmp_path), compression="auto", max_object_bytes=1 << 20)
 
     payloads = [opener(FileReference(seq, name, "")) for seq, name in enumerate(["bomb", "plain", "good"])]
 

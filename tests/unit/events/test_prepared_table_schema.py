@@ -17,9 +17,9 @@ from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumn, to_records
 from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import write_file
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.lake import arrow_path
+from deltaworks.testing import local_lake
 from tests.unit.engine.batch_records import prepared_batch
 
 
@@ -32,7 +32,7 @@ def test_columns_added_by_the_share_are_not_missing_in_the_table(
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, declared: bool
 ) -> None:
     spec = make_spec(tables=[{"name": "orders", "catch_all": True, "evolve": "add_columns"}])
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    lake = local_lake(tmp_path)
     tables = TableSet(lake, spec)
     tables.open()
     rows = pa.table({"_seq": [1], "_position": [0], "color": ["red"]})
@@ -53,7 +53,7 @@ def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
     spec = make_spec(
         tables=[{"name": "orders", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]}]
     )
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    lake = local_lake(tmp_path)
     tables = TableSet(lake, spec)
     tables.open()
     rows = pa.table({"_seq": [1], "_position": [0], "n": ["jane.doe@example.org"]})

@@ -20,6 +20,7 @@ from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import declare_columns, pipeline_spec
 from tests.examples import examples
 
 CANARY = "canary7f3a"
@@ -48,21 +49,13 @@ events = fitting | st.fixed_dictionaries(
 
 
 def spec_of(evolve: str, rules: str) -> PipelineSpec:
-    columns = [
-        {"name": "c", "path": "c", "type": "string"},
-        {"name": "d", "path": "d", "type": "decimal(4,2)"},
-        {"name": "o", "path": "o", "type": "struct<a:int,b:date>"},
-    ]
+    columns = declare_columns("c string", "d decimal(4,2)", "o struct<a:int,b:date>")
     table = {"name": "x", "catch_all": True, "evolve": evolve, "columns": columns, "rules": CHECKS[rules]}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "p",
-            "description": "d",
-            "owner": "o",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
-            "event": {"name": {"path": "n"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-            "tables": [table],
-        }
+    return pipeline_spec(
+        table,
+        pipeline="p",
+        source={"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+        event={"name": {"path": "n"}, "time": {"path": "t", "unit": "epoch_seconds"}},
     )
 
 

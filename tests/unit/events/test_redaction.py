@@ -34,6 +34,7 @@ from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.privacy.tokens.suppression import Suppression, SuppressionRecord
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import declare_columns, declare_pipeline, local_storage, rows_by_table
 from tests.unit.collector.request_handler_harness import HandlerHarness, declared
 
 CANARY = "canary7f3a@example.org"
@@ -52,22 +53,19 @@ PRIVACY: dict[str, Any] = {
 
 
 def spec_of(*, unwrap: bool = False, source: dict[str, Any] | None = None, **privacy: Any) -> PipelineSpec:
-    columns = [
-        {"name": "player_id", "path": "p.id", "type": "string", "required": True},
-        {"name": "email", "path": "p.email", "type": "string"},
-        {"name": "level", "path": "p.level", "type": "int"},
-        {"name": "friends", "path": "p.friends", "type": "array<struct<name: string, level: int>>"},
-    ]
+    columns = declare_columns(
+        "player_id string from p.id required",
+        "email string from p.email",
+        "level int from p.level",
+        "friends array<struct<name: string, level: int>> from p.friends",
+    )
     return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": source or {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"constant": "play"}, "time": {"path": "at", "unit": "epoch_seconds"}},
-            "tables": [{"name": "plays", "catch_all": True, "columns": columns, "evolve": "rescue"}],
-            "privacy": PRIVACY | privacy,
-        }
+        declare_pipeline(
+            {"name": "plays", "catch_all": True, "columns": columns, "evolve": "rescue"},
+            source=source or {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            event={"name": {"constant": "play"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+            privacy=PRIVACY | privacy,
+        )
         | ({"unwrap": {"path": "body"}} if unwrap else {})
     )
 
@@ -75,10 +73,7 @@ def spec_of(*, unwrap: bool = False, source: dict[str, Any] | None = None, **pri
 def parsed(spec: PipelineSpec, *data: bytes, keys: RedactionKeys | None = None) -> tuple[dict[str, list[Any]], Parser]:
     # However few the bytes are: what could be decoded into slots would be.
     parser = Parser(spec, redaction_keys=keys or RedactionKeys(KEY), columnar_from_bytes=0)
-    rows: dict[str, list[Any]] = {}
-    for name, part in parser.parse([Payload(seq, "key", body) for seq, body in enumerate(data)], STAMP):
-        rows.setdefault(name, []).extend(part.to_pylist())
-    return rows, parser
+    return rows_by_table(parser.parse([Payload(seq, "key", body) for seq, body in enumerate(data)], STAMP)), parser
 
 
 def event(**params: Any) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def test_quarantine_has_the_redacted_event_which_can_be_replayed() -> None:
 
 
 def test_unreadable_bodies_are_sealed_and_quarantine_has_length_digest_and_reason(tmp_path: Path) -> None:
-    spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
+    spec, lake = spec_of(), local_storage(tmp_path / "lake")
     keys = load_redaction_keys(spec, lake, seal_for_batch="g000000-000000000001")
     rows, parser = parsed(spec, BROKEN[0], json.dumps(event()).encode(), keys=keys)
     (row,) = rows["quarantine"]
@@ -195,7 +190,7 @@ def test_unreadable_bodies_are_sealed_and_quarantine_has_length_digest_and_reaso
 
 
 def test_a_parse_that_seals_nothing_needs_no_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
+    spec, lake = spec_of(), local_storage(tmp_path / "lake")
     opened: list[str] = []
 
     def noted(storage: StorageSpec) -> ObjectStore:
@@ -214,11 +209,11 @@ def test_identities_of_a_pipeline_without_personal_data_raise(tmp_path: Path) ->
     spec = spec_of().model_copy(update={"privacy": None})
 
     with pytest.raises(ValueError, match="declares no personal data"):
-        export_to_vault(spec, StorageSpec(root=f"file://{tmp_path}/lake"), [(0, b"sealed")], name="batch")
+        export_to_vault(spec, local_storage(tmp_path / "lake"), [(0, b"sealed")], name="batch")
 
 
 def test_events_of_an_erased_subject_are_dropped_and_counted(tmp_path: Path) -> None:
-    spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
+    spec, lake = spec_of(), local_storage(tmp_path / "lake")
     first = load_redaction_keys(spec, lake)
     assert first is not None
     erased = token(first.token_key, kind="player", value="p-7")

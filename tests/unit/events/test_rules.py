@@ -21,6 +21,7 @@ from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
+from deltaworks.testing import declare_columns, declare_table
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -28,10 +29,7 @@ STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerpr
 
 
 def spec_with(make_spec: MakeSpec, *rules: dict[str, str]) -> PipelineSpec:
-    columns = [
-        {"name": "amount", "path": "params.amount", "type": "decimal(12,2)"},
-        {"name": "level", "path": "params.level", "type": "int"},
-    ]
+    columns = declare_columns("amount decimal(12,2) from params.amount", "level int from params.level")
     return make_spec(
         tables=[
             {"name": "events", "catch_all": True},
@@ -107,15 +105,14 @@ def test_a_task_reports_why_the_stream_must_stop_instead_of_failing(make_spec: M
 
 def test_a_row_that_cannot_be_evaluated_fails_and_its_neighbours_do_not(make_spec: MakeSpec) -> None:
     table = TableSpec.model_validate(
-        {
-            "name": "t",
-            "catch_all": True,
-            "columns": [{"name": "code", "path": "c", "type": "string"}],
-            "rules": [
+        declare_table(
+            "t",
+            "code string from c",
+            rules=[
                 {"name": "number", "check": "CAST(code AS INT) > 0"},
                 {"name": "short", "check": "len(code) < 3"},
             ],
-        }
+        )
     )
 
     found = RuleChecker(table, RuleEngine()).failed_rows(pa.table({"code": ["1", "x", None, "-5", "12345"]}))
@@ -127,12 +124,7 @@ def test_a_row_that_cannot_be_evaluated_fails_and_its_neighbours_do_not(make_spe
 @given(st.lists(st.none() | st.integers(-3, 3), max_size=40), st.integers(-2, 2))
 def test_the_rows_that_fail_are_those_a_plain_comparison_finds(levels: list[int | None], limit: int) -> None:
     table = TableSpec.model_validate(
-        {
-            "name": "t",
-            "catch_all": True,
-            "columns": [{"name": "level", "path": "l", "type": "int"}],
-            "rules": [{"name": "low", "check": f"level <= {limit}"}],
-        }
+        declare_table("t", "level int from l", rules=[{"name": "low", "check": f"level <= {limit}"}])
     )
 
     found = RuleChecker(table, RuleEngine()).failed_rows(pa.table({"level": pa.array(levels, pa.int32())}))

@@ -23,6 +23,7 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.testing import pipeline_spec
 from tests.unit.recovery.replay_harness import ReplayHarness
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -121,15 +122,10 @@ def test_the_bytes_of_records_and_broken_pieces_are_those_of_their_lines(lines: 
 
 
 def spec_of(of: dict[str, Any], *columns: dict[str, Any], unit: str = "iso8601") -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | of,
-            "event": {"name": {"constant": "row"}, "time": {"path": "at", "unit": unit}},
-            "tables": [{"name": "orders", "catch_all": True, "columns": list(columns)}],
-        }
+    return pipeline_spec(
+        {"name": "orders", "catch_all": True, "columns": list(columns)},
+        source={"kind": "s3_sqs", "relay": "landing", "bucket": "landing"} | of,
+        event={"name": {"constant": "row"}, "time": {"path": "at", "unit": unit}},
     )
 
 

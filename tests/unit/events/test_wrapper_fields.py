@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
-from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import declare_table, parse_events
 from tests.shared_data import SHARED_DATA
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -26,10 +26,7 @@ def keeping(make_spec: MakeSpec, *keep: str, path: str = "body", **more: Any) ->
 
 
 def rows_of(spec: PipelineSpec, payload: bytes) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for name, table in Parser(spec).parse([Payload(1, "k", payload)], STAMP):
-        rows.setdefault(name, []).extend(table.to_pylist())
-    return rows
+    return parse_events(spec, payload, stamp=STAMP)
 
 
 @pytest.mark.parametrize("body", [{"name": "x"}, '{"name": "x"}'])
@@ -99,11 +96,7 @@ def test_company_facts_have_the_company_of_their_wrapper(make_spec: MakeSpec) ->
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA")
     columns = {"cik": "long", "entityName": "string", "end": "date", "val": "decimal(12,2)", "filed": "date"}
-    facts = {
-        "name": "facts",
-        "catch_all": True,
-        "columns": [{"name": name.lower(), "path": name, "type": kind} for name, kind in columns.items()],
-    }
+    facts = declare_table("facts", *(f"{name.lower()} {kind} from {name}" for name, kind in columns.items()))
     spec = keeping(
         make_spec,
         "cik",

@@ -13,7 +13,7 @@ from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.parse import Parser
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage, pipeline_spec
 from tests.faults.harness.hostile_objects import KINDS, HostileObject, deadly, event
 from tests.faults.harness.hostile_run import SOURCE
 from tests.faults.harness.hostile_verdict import ObjectOutcome
@@ -27,26 +27,18 @@ NUMBERS = range(7)
 def spec() -> PipelineSpec:
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}]
     source: dict[str, Any] = {"kind": "s3_sqs", "relay": "landing", "bucket": "b", **SOURCE}
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "faults",
-            "description": "",
-            "owner": "",
-            "source": source,
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
-            "tables": [
-                {"name": "events", "catch_all": True, "columns": columns},
-                {"name": "k01", "when": {"name": "k01"}, "columns": columns},
-            ],
-        }
+    return pipeline_spec(
+        {"name": "events", "catch_all": True, "columns": columns},
+        {"name": "k01", "when": {"name": "k01"}, "columns": columns},
+        pipeline="faults",
+        source=source,
+        event={"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
     )
 
 
 def fates(folder: Path, declared: PipelineSpec, *sent: HostileObject) -> list[ObjectOutcome]:
     """What becomes of objects that one task reads, in their order."""
-    opener = FileOpener(
-        StorageSpec(root=f"file://{folder}"), compression="auto", max_object_bytes=declared.source.max_object_bytes
-    )
+    opener = FileOpener(local_storage(folder), compression="auto", max_object_bytes=declared.source.max_object_bytes)
     payloads = []
     for seq, each in enumerate(sent):
         key = f"{seq}{each.suffix.replace('/', '')}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.protections import PROTECTIONS
+from tests.processes import run_process
 
 PROGRAM = """
 import sys
@@ -23,12 +23,6 @@ print("done")
 def test_every_protection_can_be_switched_off_and_every_point_be_added() -> None:
     path = os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)])
 
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *PROTECTIONS],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_process([sys.executable, "-c", PROGRAM, *PROTECTIONS], env={**os.environ, "PYTHONPATH": path})
 
     assert done.stdout.strip() == "done", done.stderr

@@ -18,20 +18,15 @@ from deltaworks.control.records.feeds import FeedRecord, FeedRecords
 from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.process import Feed
 from deltaworks.feeds.sinks.base import SendOutcome, Sink
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.testing import catalog_of, declare_table, local_storage, pipeline_spec, write_files
 
 DAY = dt.date(2026, 3, 1)
 SCHEMA = pa.schema(
     [("event_date", pa.date32()), ("country", pa.string()), ("turnover", pa.decimal128(12, 2)), ("orders", pa.int64())]
 )
-
-
-class Crash(Exception):
-    """Simulates the end of the process."""
 
 
 def declared(feed: Mapping[str, Any] | None = None, **more: Any) -> PipelineSpec:
@@ -43,27 +38,12 @@ def declared(feed: Mapping[str, Any] | None = None, **more: Any) -> PipelineSpec
         "from": "all",
         "to": {"kind": "sqs", "queue_url": "http://127.0.0.1:1/queue"},
     }
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "A shop.",
-            "owner": "shop",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "kind"}, "time": {"path": "at", "unit": "iso8601"}, "id": ["order_id"]},
-            "tables": [
-                {
-                    "name": "placed",
-                    "catch_all": True,
-                    "columns": [{"name": "order_id", "path": "order_id", "type": "string"}],
-                }
-            ],
-            "gold": {
-                "tables": [{"name": "turnover", "sql": "t.sql", "reads": ["placed"], "partition_by": "event_date"}]
-            },
-            "views": [{"name": "totals", "sql": "totals.sql", "reads": ["turnover"]}],
-            "feeds": [{**feeds, **(feed or {})}],
-            **more,
-        }
+    return pipeline_spec(
+        declare_table("placed", "order_id string"),
+        event={"name": {"path": "kind"}, "time": {"path": "at", "unit": "iso8601"}, "id": ["order_id"]},
+        gold={"tables": [{"name": "turnover", "sql": "t.sql", "reads": ["placed"], "partition_by": "event_date"}]},
+        views=[{"name": "totals", "sql": "totals.sql", "reads": ["turnover"]}],
+        **{"feeds": [{**feeds, **(feed or {})}]} | more,
     )
 
 
@@ -114,16 +94,12 @@ class FeedHarness:
     def __init__(self, root: Path, spec: PipelineSpec | None = None, *, messaging: AwsSpec | None = None) -> None:
         self.root = root
         self.spec = spec or declared()
-        storage = StorageSpec(root=f"file://{root}/lake")
-        environment = EnvironmentSpec(
-            environment="tests", lake=storage, landing=storage, messaging=messaging or AwsSpec()
-        )
-        self.catalog = Catalog(environment, {}, {"shop": self.spec}, root)
+        storage = local_storage(root / "lake")
+        self.catalog = catalog_of(root, self.spec, messaging=messaging or {})
         self.objects: ObjectStore = open_objects(storage)
         self.uri = f"{root}/lake/{paths.table('shop', 'turnover')}"
-        folder = root / "include/pipelines/shop"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "totals.sql").write_text("SELECT country, sum(turnover) AS turnover FROM turnover GROUP BY country")
+        totals = "SELECT country, sum(turnover) AS turnover FROM turnover GROUP BY country"
+        write_files(root, {"include/pipelines/shop/totals.sql": totals})
 
     @property
     def declaration(self) -> FeedSpec:

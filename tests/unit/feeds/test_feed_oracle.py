@@ -17,8 +17,9 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.feeds import FeedRecords, ReplayRequest
 from deltaworks.feeds import delivery
+from tests.crashes import Crash
 from tests.examples import examples
-from tests.unit.feeds.feed_harness import Crash, FeedHarness, Receiver, applied, declared
+from tests.unit.feeds.feed_harness import FeedHarness, Receiver, applied, declared
 
 KEY = ("event_date", "country")
 COUNTRIES = ("at", "ch", "de", "fr", "it", "pl", "se")

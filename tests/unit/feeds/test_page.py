@@ -9,24 +9,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.feeds.process import Feed
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.loading import load_spec
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import RELAY, environment_spec, write_project
 from tests.unit.feeds.feed_harness import DAY, Receiver
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
 
 
 def examples(page: str, kind: str, *, language: str = "yaml") -> list[str]:
@@ -38,22 +32,12 @@ def examples(page: str, kind: str, *, language: str = "yaml") -> list[str]:
 def project(tmp_path: Path) -> Path:
     """The pipeline `orders` of docs/contributing/extending.md, with its gold table and the feed of
     docs/how-to/feed-other-systems.md."""
-    include = tmp_path / "include"
-    (include / "environments").mkdir(parents=True)
-    (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))
-    (include / "relays").mkdir()
-    (include / "relays" / "landing.yaml").write_text(
-        "relay: landing\nqueue_url: http://localhost/queue\nbuckets: [deltaworks-landing]\n"
-    )
-    folder = include / "pipelines" / "orders"
-    (folder / "gold").mkdir(parents=True)
     (pipeline,) = examples("contributing/extending.md", "pipeline")
     (gold,) = examples("contributing/extending.md", "gold")
     (sql,) = examples("contributing/extending.md", "gold", language="sql")
     (feed,) = examples("how-to/feed-other-systems.md", "feed")
-    (folder / "pipeline.yaml").write_text(pipeline + gold + feed)
-    (folder / "gold" / "turnover.sql").write_text(sql)
-    return tmp_path
+    relay, files = RELAY | {"buckets": ["deltaworks-landing"]}, {"pipelines/orders/gold/turnover.sql": sql}
+    return write_project(tmp_path, pipeline + gold + feed, relays=[relay], files=files)
 
 
 def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> None:
@@ -83,7 +67,5 @@ def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> No
 
 def test_the_remediation_of_its_page_can_be_declared(tmp_path: Path) -> None:
     (declared,) = examples("how-to/remediate.md", "remediation")
-    file = tmp_path / "local.yaml"
-    file.write_text(ENVIRONMENT.format(root=tmp_path) + declared)
-    (remediation,) = load_spec(EnvironmentSpec, file).remediations
+    (remediation,) = environment_spec(tmp_path, **yaml.safe_load(declared)).remediations
     assert (remediation.name, remediation.dry_run) == ("shift_cdn", True)

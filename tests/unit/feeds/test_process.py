@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,9 @@ from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason
 from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, FeedAlerts, FeedsProcess
-from sandbox.servers.moto_corrections import correct_moto
-from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, Receiver, declared
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    correct_moto()
-    with running_moto() as address:
-        yield Aws(address)
 
 
 def delivered(harness: FeedHarness) -> int:

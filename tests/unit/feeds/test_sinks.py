@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from deltaworks.feeds.sinks import Sink, open_sink
 from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_corrections import correct_moto
+from tests.http_server import HttpAnswer, HttpRequest, http_server
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
 
@@ -126,28 +125,15 @@ def test_a_failed_entry_of_a_batch_is_the_only_failed_message(aws: Aws, monkeypa
 class Receiver:
     """A webhook server with configurable responses."""
 
+    url: str
+
     def __init__(self) -> None:
         self.calls: list[tuple[dict[str, Any], dict[str, str]]] = []
         self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = lambda body: (200, {})
-        receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                receiver.calls.append((body, dict(self.headers)))
-                status, content = receiver.answer(body)
-                data = json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/changes"
+    def __call__(self, request: HttpRequest) -> HttpAnswer:
+        self.calls.append((request.json(), dict(request.headers)))
+        return self.answer(request.json())
 
     def sink(self, **more: Any) -> Sink:
         spec = WebhookSinkSpec.model_validate({"kind": "webhook", "url": self.url, "rows_per_call": 10, **more})
@@ -160,9 +146,9 @@ class Receiver:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     running = Receiver()
-    yield running
-    running.server.shutdown()
-    running.server.server_close()
+    with http_server(running) as address:
+        running.url = f"{address}/changes"
+        yield running
 
 
 def test_a_webhook_gets_several_changes_per_call_with_an_idempotency_key(receiver: Receiver) -> None:

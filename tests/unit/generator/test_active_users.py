@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
-from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
-from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
+from deltaworks.testing import append_rows, catalog_of, local_storage
 from sandbox.demo.answers import AnswerSheet, answer_players
 
 START = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -48,17 +45,14 @@ def event(device: int, time: dt.datetime, batch: int, position: int) -> dict[str
 def followed(root: Path, batches: Sequence[Sequence[dict[str, Any]]]) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """Views over the live table of these batches, and the names of all tables and views."""
     spec = load_catalog("local", root=PROJECT_ROOT, only=["games"]).pipeline("games")
-    storage = StorageSpec(root=f"file://{root}")
+    storage = local_storage(root)
     lake = Lake(storage)
     tables = KeyedTables(None, lake, spec, owner=owner_step("games", 1))
     schema, key = arrow_schema(spec.table("events").column_types()), paths.table("games", "events")
     for batch, rows in enumerate(batches):
-        opened = lake.ensure(key, schema, user_metadata="{}", partition_by=["event_date"])
-        data = pa.Table.from_pylist(list(rows), schema=schema)
-        lake.append(opened, key, data, step=Step("events", batch), user_metadata="{}")
+        append_rows(lake, key, rows, number=batch, schema=schema, partition_by=["event_date"])
         tables.catch_up("players_now")
-    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
-    return connect(Catalog(environment, {}, {"games": spec}, PROJECT_ROOT))
+    return connect(catalog_of(PROJECT_ROOT, spec, lake=storage))
 
 
 def active_users(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], int]:

@@ -18,9 +18,9 @@ from deltaworks.gold.parts import DATE_COLUMN
 from deltaworks.gold.references import refresh_references
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.gold import build_order
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import load_project
 from tests.shared_data import SHARED_DATA
 from tests.spark.gold.market_data import (
     EPS_KNOWN,
@@ -36,7 +36,6 @@ from tests.spark.gold.market_data import (
     open_market,
 )
 from tests.unit.gold.gold_planning import build_planned
-from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 pytestmark = pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"
@@ -48,18 +47,11 @@ class PlannedMarket:
 
     def __init__(self, folder: Path) -> None:
         files = {
-            "environments/local.yaml": ENVIRONMENT.format(root=folder),
-            "relays/landing.yaml": RELAY,
-            "pipelines/market/pipeline.yaml": MARKET,
             "pipelines/market/gold/eps_known.sql": EPS_KNOWN,
             "pipelines/market/gold/price_with_eps.sql": PRICE_WITH_EPS,
             "pipelines/market/reference/splits.csv": SPLITS,
         }
-        for name, text in files.items():
-            path = folder / "project" / "include" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        self._catalog = load_catalog("local", root=folder / "project")
+        self._catalog = load_project(folder / "project", MARKET, lake=folder, files=files)
         self._lake = Lake(self._catalog.environment.lake)
         self.rows = Rows()
 

@@ -14,10 +14,9 @@ from deltaworks.gold import event_keys
 from deltaworks.gold.event_keys import KeyCache, find_duplicates_in_driver
 from deltaworks.gold.file_scan import FileScan
 from deltaworks.gold.parts import Part, part_from_hours
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import compact_partitions
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, local_lake
 
 KEY, DAYS = "tables/shop/events", [dt.date(2026, 3, day) for day in (1, 2, 3)]
 SCHEMA = pa.schema(
@@ -36,7 +35,7 @@ class Events:
     """A table of events with a file per date and batch."""
 
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
-        self.lake = Lake(StorageSpec(root=f"file://{folder}"))
+        self.lake = local_lake(folder)
         self.root = folder / KEY
         self.remembered = KeyCache(1 << 20)
         self.schema, self._batches = schema, 0
@@ -53,9 +52,8 @@ class Events:
             }
             for place, (date, event_id) in enumerate(rows)
         ]
-        opened = self.lake.ensure(KEY, self.schema, user_metadata="{}", partition_by=["event_date"])
-        body = pa.Table.from_pylist(listed, schema=self.schema)
-        self.lake.append(opened, KEY, body, step=Step("lands", self._batches), user_metadata="{}")
+        options = {"number": self._batches, "schema": self.schema, "partition_by": ["event_date"]}
+        append_rows(self.lake, KEY, listed, **options)
 
     def copies(
         self, dates: Sequence[dt.date] | None, *, part: Part | None = None, across: int = 1

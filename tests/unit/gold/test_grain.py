@@ -21,10 +21,10 @@ from deltaworks.gold.parts import DATE_COLUMN, Part, part_from_hours
 from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables import changed_hours
 from deltaworks.tables import changes as changes_module
 from deltaworks.tables.changes import Changes, Partition
+from deltaworks.testing import load_project
 from tests.examples import examples
 from tests.spark.gold.traffic_data import (
     FIRST,
@@ -39,7 +39,6 @@ from tests.spark.gold.traffic_data import (
     request,
 )
 from tests.unit.gold.gold_planning import build_planned, empty_database
-from tests.unit.maintenance.table_data import ENVIRONMENT, RELAY
 
 HOUR = dt.timedelta(hours=1)
 
@@ -48,14 +47,8 @@ class PlannedTraffic(Traffic):
     """Traffic whose gold is planned by the product and built by DuckDB."""
 
     def __init__(self, folder: Path) -> None:
-        files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
-        files |= {"pipelines/traffic/pipeline.yaml": TRAFFIC}
-        files |= {f"pipelines/traffic/{name}": sql for name, sql in SQL.items()}
-        for name, text in files.items():
-            path = folder / "project" / "include" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        super().__init__(load_catalog("local", root=folder / "project"))
+        files = {f"pipelines/traffic/{name}": sql for name, sql in SQL.items()}
+        super().__init__(load_project(folder / "project", TRAFFIC, lake=folder, files=files))
 
     def plan(self, table: str, *, pinned: Any = None, **options: Any) -> TableJob:
         spec = self.catalog.pipeline("traffic")

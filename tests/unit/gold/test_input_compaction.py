@@ -13,9 +13,9 @@ from deltaworks.gold import refresh_loop
 from deltaworks.gold.refresh_loop import compact_inputs, compactable_inputs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import local_lake
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, append, make, project
 
 FILES = 6
@@ -29,7 +29,7 @@ def spec(tmp_path: Path) -> PipelineSpec:
 @pytest.fixture
 def lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(refresh_loop, "MIN_FILES", FILES)
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+    return local_lake(tmp_path / "lake")
 
 
 def rows(lake: Lake, key: str) -> list[str]:

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.gold.plan import changes_by_row_diff
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Changes
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.examples import examples
 
 START = dt.date(2025, 1, 1)
@@ -50,7 +49,7 @@ def write(folder: Path, rows: list[Row], schema: pa.Schema = SCHEMA) -> None:
 
 
 def changed(folder: Path, before: int | None = 0, after: int = 1) -> Changes:
-    lake = Lake(StorageSpec(root=f"file://{folder}"))
+    lake = local_lake(folder)
     return changes_by_row_diff(lake, "t", column="valid_from", before=before, after=after)
 
 

@@ -21,6 +21,7 @@ from deltaworks.models.training import find_differences
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
+from tests.records import record_of
 from tests.unit.specs.test_models import project
 
 AT = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -39,22 +40,13 @@ def home(catalog: Catalog) -> PipelineHome:
 
 
 def run(*, day: int, published: bool = True) -> ModelRun:
-    return ModelRun(
+    return record_of(
+        ModelRun,
         pipeline="shop",
         name="slow",
-        number=0,
         outcome="published" if published else "no_gain",
-        reason="",
         until=(AT + dt.timedelta(days=day)).isoformat(),
-        versions={},
-        declared={},
-        label_sql="",
-        folds=(),
         model=MODEL if published else None,
-        code="",
-        code_version="",
-        run="manual",
-        at="",
     )
 
 

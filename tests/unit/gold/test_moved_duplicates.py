@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from deltaworks.gold import plan as plan_module
 from deltaworks.gold.plan import GoldPlan, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changed_hours import changed_hours, max_seq_by_date
 from deltaworks.tables.changes import Changes, Partition
-from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, local_lake
 from tests.examples import examples
 
 DAILY = GoldTableSpec.model_validate(
@@ -95,12 +93,11 @@ SCHEMA = pa.schema([("event_date", pa.date32()), ("_seq", pa.int64())])
 
 
 def test_logs_contain_arrivals_unless_rows_were_removed(tmp_path: Path) -> None:
-    lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), "tables/shop/events"
+    lake, key = local_lake(tmp_path), "tables/shop/events"
 
     def land(batch: int, *rows: tuple[int, int]) -> None:
-        opened = lake.ensure(key, SCHEMA, user_metadata="{}", partition_by=["event_date"])
-        body = pa.Table.from_pylist([{"event_date": day(date), "_seq": seq} for date, seq in rows], schema=SCHEMA)
-        lake.append(opened, key, body, step=Step("lands", batch), user_metadata="{}")
+        body = [{"event_date": day(date), "_seq": seq} for date, seq in rows]
+        append_rows(lake, key, body, number=batch, schema=SCHEMA, partition_by=["event_date"])
 
     land(1, (0, 4), (0, 9), (1, 5))
     land(2, (0, 7), (1, 6))

@@ -18,12 +18,11 @@ from deltaworks.gold.file_scan import FileScan, file_paths
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
 from deltaworks.gold.table_build import write_small_answer
 from deltaworks.specs.gold import GoldTableSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import read_commits, row_count, state_at
 from deltaworks.tables.rewrite import ReplaceOutcome
+from deltaworks.testing import append_rows, local_lake
 
 KEY, DATES = "gold/minutes", [dt.date(2026, 3, 1), dt.date(2026, 3, 2)]
 SCHEMA = pa.schema(
@@ -40,7 +39,7 @@ class Minutes:
     """A gold table of minutes, and its expected rows."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(StorageSpec(root=f"file://{folder}"))
+        self.lake = local_lake(folder)
         self.expected: Rows = {}
         self._builds = 0
 
@@ -51,8 +50,7 @@ class Minutes:
     def append(self, rows: Rows) -> None:
         """Writes a file per date, like a full build."""
         self._builds += 1
-        opened = self.lake.ensure(KEY, SCHEMA, user_metadata="{}", partition_by=["event_date"])
-        self.lake.append(opened, KEY, self.arrow(rows), step=Step("others", self._builds), user_metadata="{}")
+        append_rows(self.lake, KEY, self.arrow(rows), number=self._builds, partition_by=["event_date"])
         self.expected |= rows
 
     def build(self, part: Part, rows: Rows, *, step: int | None = None, state: Any = None) -> ReplaceOutcome | None:

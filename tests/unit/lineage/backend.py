@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.http_server import HttpAnswer, HttpRequest, http_server
 
 
 class Backend:
     """What was posted, with the headers it came with."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self) -> None:
+        self.address = ""
         self.events: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.answers = threading.Event()
@@ -29,29 +29,18 @@ class Backend:
 def running_backend(*, hangs: bool = False) -> Iterator[Backend]:
     """A backend on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            backend.answers.wait()
-            backend.headers.append(dict(self.headers))
-            backend.events.append(json.loads(body))
-            self.send_response(201)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    backend = Backend()
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Nothing."""
+    def answer(request: HttpRequest) -> HttpAnswer:
+        backend.answers.wait()
+        backend.headers.append(dict(request.headers))
+        backend.events.append(request.json())
+        return 201, b""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    backend = Backend(f"http://127.0.0.1:{server.server_address[1]}")
     if hangs:
         backend.answers.clear()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield backend
-    finally:
-        backend.answers.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with http_server(answer) as backend.address:
+        try:
+            yield backend
+        finally:
+            backend.answers.set()

@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 from deltaworks.control import paths
 from deltaworks.lineage.gold import gold_inputs, gold_outputs
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.project import load_catalog
-from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
+from deltaworks.testing import load_project
+from tests.unit.specs.conftest import PIPELINE
 
 SQL = """\
 SELECT daily.event_date, sum(daily.turnover) AS turnover, max(o.amount) AS largest
@@ -25,19 +25,17 @@ GOLD = "gold:\n  tables: [{{name: {name}, sql: {name}.sql, reads: [{reads}], par
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     """`board` reads gold of `shop`, which was built: its columns are in its table alone."""
-    root = write_project(tmp_path, environment=ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"))
+    pipelines, files = [], {}
     for name, table, reads, sql in (
         ("shop", "daily", "orders", "SELECT event_date, sum(amount) AS turnover FROM orders GROUP BY 1"),
         ("board", "weekly", "shop.daily, orders", SQL),
     ):
-        folder = root / "include" / "pipelines" / name
-        folder.mkdir(exist_ok=True)
-        declared = PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + GOLD.format(name=table, reads=reads)
-        (folder / "pipeline.yaml").write_text(declared)
-        (folder / f"{table}.sql").write_text(sql)
+        declared = PIPELINE.replace("pipeline: shop", f"pipeline: {name}")
+        pipelines.append(declared + GOLD.format(name=table, reads=reads))
+        files[f"pipelines/{name}/{table}.sql"] = sql
     rows = pa.table({"event_date": [datetime.date(2026, 1, 1)], "turnover": [1.5]})
     write_deltalake(tmp_path / "lake" / paths.table("shop", "daily"), rows)
-    return load_catalog(root=root)
+    return load_project(tmp_path, *pipelines, files=files)
 
 
 def test_the_input_is_the_table_of_the_other_pipeline(catalog: Catalog) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+import yaml
 from deltalake import CommitProperties
 
 from deltaworks.control import paths
@@ -15,25 +16,12 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.maintenance.zorder_ledger import RewriteGroup, ZOrderLedger
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.testing import load_project
 
-ENVIRONMENT = """\
-environment: local
-lake: {{root: "file://{root}/lake"}}
-landing: {{root: "file://{root}/landing"}}
-messaging: {{}}
-"""
-RELAY = """\
-relay: landing
-description: file events
-owner: tests
-queue_url: http://localhost/queue
-buckets: [landing]
-"""
 #: A pipeline declaration up to `tables`.
 SHOP = """\
 pipeline: shop
@@ -64,17 +52,10 @@ def project(
     Args:
         more_environment: further keys of the environment.
     """
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(root=folder) + more_environment,
-        "relays/landing.yaml": RELAY,
-    }
-    files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in pipelines.items()}
+    files = {f"pipelines/{name}/pipeline.yaml": text for name, text in pipelines.items()}
     files |= {f"pipelines/shop/{name}": text for name, text in (sql or {}).items()}
-    for path, text in files.items():
-        target = folder / "project" / "include" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    return load_catalog("local", root=folder / "project")
+    environment = yaml.safe_load(more_environment)
+    return load_project(folder / "project", lake=folder, environment=environment, files=files)
 
 
 def make(lake: Lake, pipeline: str, table: str, *, files: int, days: int, columns: dict[str, str] | None = None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,11 +18,6 @@ from deltaworks.tables.log import commit_history
 from tests.unit.engine.hold_harness import Harness
 
 STORES = ("checkpoint_store", "batch_metadata_store")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Harness:
-    return Harness.at(tmp_path)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +13,12 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit, first_night_reason
 from deltaworks.maintenance.vacuum import VacuumResult, limit_exceeded
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.table_data import make
 
 TABLES = ["orders", "quarantine"]
 MONTH = dt.timedelta(days=30)
 HOUR = dt.timedelta(hours=1)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 @pytest.fixture

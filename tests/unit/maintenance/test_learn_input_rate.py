@@ -9,11 +9,11 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import read_input_rate
 from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.maintenance.control_tables import learn_input_rate
+from tests.heartbeats import healthy_heartbeat
 from tests.unit.engine.hold_harness import Harness
 
 NOW = datetime(2026, 3, 30, 4, 0, tzinfo=UTC)
@@ -46,11 +46,8 @@ def test_missing_input_is_detected_only_in_usual_hours(tmp_path: Path) -> None:
     assert kept == norm
 
     def cause(now: datetime, last: datetime) -> str:
-        beat = Heartbeat(
-            pipeline="shop", owner="o", epoch=1, run="r", state="idle", written_at=now.isoformat(),
-            started_at=(last - DAY).isoformat(), last_batch_at=last.isoformat(), trigger_seconds=60, batch_id=1,
-            backlog_files=0,
-        )  # fmt: skip
+        times = {"started_at": (last - DAY).isoformat(), "last_batch_at": last.isoformat()}
+        beat = healthy_heartbeat(at=now.isoformat(), state="idle", batch_id=1, backlog_files=0, **times)
         return evaluate_health(beat, None, kind="stream", name="shop", now=now, input_rate=kept).cause
 
     evening = today - timedelta(hours=6, minutes=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,34 +21,16 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.maintenance.lost_events import assigned_ranges, find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_pipeline, declare_table, write_project
 from tests.unit.kubernetes.conftest import write_collector
-from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
 PROCESS = "0123456789abcdef" * 2
 NOW = datetime(2026, 11, 23, 14, 30, tzinfo=UTC)
-COLUMNS = """\
-      - {name: collector, path: _collector.collector, type: string}
-      - {name: seq, path: _collector.seq, type: long}
-"""
-PIPELINE = """\
-pipeline: shop
-description: orders
-owner: tests
-source: {kind: s3_sqs, relay: landing, bucket: landing}
-event:
-  name: {path: name}
-  time: {path: time}
-tables:
-  - name: events
-    catch_all: true
-    columns:
-      - {name: device, path: device, type: string}
-"""
+COLUMNS = ("collector string from _collector.collector", "seq long from _collector.seq")
 
 
-def project(root: Path, *, columns: str = COLUMNS) -> Catalog:
-    environment = ENVIRONMENT.replace("file:///lake", f"file://{root / 'lake'}")
-    write_project(root, environment=environment, pipeline=PIPELINE + columns)
+def project(root: Path, *, columns: Sequence[str] = COLUMNS) -> Catalog:
+    write_project(root, declare_pipeline(declare_table("events", "device string", *columns)))
     write_collector(root)
     return load_catalog(root=root)
 
@@ -55,11 +38,6 @@ def project(root: Path, *, columns: str = COLUMNS) -> Catalog:
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return project(tmp_path)
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "lake")
 
 
 def landed(root: Path, seqs: list[int]) -> None:
@@ -127,7 +105,7 @@ def test_with_no_table_at_all_everything_is_missing(catalog: Catalog, objects: L
 
 
 def test_pipelines_without_sequence_numbers_are_unverifiable(tmp_path: Path, objects: LocalObjects) -> None:
-    catalog = project(tmp_path, columns="")
+    catalog = project(tmp_path, columns=())
     gave(objects, "2026-11-23T12", 1, 6)
     report = find_lost_events(catalog, objects, "edge", now=NOW)
     assert (report.unverifiable_pipelines, report.missing) == (("shop",), ())

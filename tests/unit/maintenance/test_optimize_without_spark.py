@@ -74,18 +74,23 @@ def test_small_tables_need_no_session_and_a_second_run_does_nothing(catalog: Cat
     assert ledger_rows(lake) == [(name, "compact_small", 5, 1, "daily") for name in ("orders", "visits") for _ in "123"]
 
 
-def test_a_run_without_spark_counts_partitions_that_need_it(catalog: Catalog, lake: Lake) -> None:
+def test_a_run_without_spark_counts_partitions_that_need_it(tmp_path: Path) -> None:
+    catalog = project(tmp_path, shop=SHOP + TABLES + "maintenance: {zorder_from_bytes: 0}\n")
+    lake = Lake(catalog.environment.lake)
     make(lake, "shop", "orders", files=5, days=2, columns=columns(catalog))
     make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
-    worth_an_order = OptimizePolicy(row_group_bytes=1)
 
-    done = night(catalog, None, policy=worth_an_order)
+    done = night(catalog, None)
 
     assert {name: (result.partitions, result.spark_work_count) for name, result in done.items()} == {
         "orders": (0, 2),
-        "visits": (0, 2),
+        "visits": (2, 0),
         "never": (0, 0),
         "quarantine": (0, 0),
+    }
+    assert {name: result.engine for name, result in done.items() if result.engine} == {
+        "orders": "left to Spark: 2 partitions (order)",
+        "visits": "this process: 2 partitions compacted (at most 32 MiB of small files each)",
     }
 
 
@@ -107,6 +112,9 @@ def test_an_unsupported_partition_goes_to_spark_or_is_counted(
     assert (without.partitions, without.without_spark, without.spark_work_count) == (1, 1, 1)
     assert (with_spark.partitions, with_spark.without_spark, with_spark.spark_work_count) == (1, 1, 0)
     assert commands == [("session", [(("event_date", "2026-01-01"),)])]
+    own, left = without.engine.split("; ")
+    assert own == "this process: 1 partition compacted (at most 32 MiB of small files each)"
+    assert left.startswith(f"left to Spark: 1 partition (event_date=2026-01-01/{path.name} cannot be read: ")
 
 
 def test_a_conflict_defers_the_partition(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from deltaworks.maintenance.layout import Layout
-from deltaworks.maintenance.partition_choice import ROW_GROUP_BYTES, OptimizePolicy, TableChoice, choose_partitions
+from deltaworks.maintenance.partition_choice import (
+    INLINE_ZORDER_FROM_BYTES,
+    ORDERED_ROW_GROUP_BYTES,
+    OptimizePolicy,
+    TableChoice,
+    choose_partitions,
+    forced_choice,
+)
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_ledger import OrderedPartition, RewriteRate, ZOrderState
 from deltaworks.tables.changes import Partition
@@ -163,22 +170,76 @@ def test_without_z_order_columns_many_small_files_are_merged() -> None:
     assert actions(chosen(part(day(1), small=3), lies=lies, policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
 
 
-def test_a_partition_with_one_row_group_is_never_ordered() -> None:
-    small, large = part(day(1), size=ROW_GROUP_BYTES), part(day(2), size=ROW_GROUP_BYTES + 1)
+def test_a_partition_below_the_declared_size_is_not_ordered() -> None:
+    bound = DAILY.zorder_from_bytes
+    small, large = part(day(1), size=bound - 1), part(day(2), size=bound)
 
-    for policy in (DAILY, DAILY.weekly(), DAILY.inline()):
+    for policy in (DAILY, DAILY.weekly()):
         assert actions(chosen(small, large, policy=policy)) == {"2026-03-01": "compact_small", "2026-03-02": "zorder"}
         one_file = replace(small, files=1, small_files=0)
         assert chosen(one_file, policy=policy).reason == "nothing to do: 1 partition of one file"
     assert chosen(replace(small, small_files=3)).reason == "nothing to do: 1 partition with few small files"
     assert actions(chosen(replace(small, small_files=3), policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
+    every = replace(DAILY, zorder_from_bytes=0)
+    assert actions(chosen(part(day(1), size=1), policy=every)) == {"2026-03-01": "zorder"}
+
+
+def test_a_merging_job_orders_only_large_partitions_because_the_stream_waits() -> None:
+    below, above = (part(day(n), size=INLINE_ZORDER_FROM_BYTES - 2 + n) for n in (1, 2))
+
+    found = actions(chosen(below, above, policy=replace(DAILY, zorder_from_bytes=0).inline()))
+
+    assert found == {"2026-03-01": "compact_small", "2026-03-02": "zorder"}
+
+
+def test_a_single_file_is_ordered_once_if_order_splits_it_into_row_groups() -> None:
+    every = replace(DAILY, zorder_from_bytes=0)
+    one_group = part(day(1), files=1, small=0, size=ORDERED_ROW_GROUP_BYTES)
+    several = part(day(2), files=1, small=0, size=ORDERED_ROW_GROUP_BYTES + 1)
+
+    assert actions(chosen(one_group, several, policy=every)) == {"2026-03-02": "zorder"}
+    again = chosen(one_group, several, policy=every, known={day(2): ordered(several)})
+    assert again.reason == "nothing to do: 2 partitions of one file"
 
 
 def test_the_benefit_of_an_order_grows_with_the_skipped_row_groups() -> None:
-    two, eight = (part(day(1), files=4, small=0, size=count * ROW_GROUP_BYTES) for count in (2, 8))
+    policy = replace(DAILY, zorder_from_bytes=0)
+    two, eight = (part(day(1), files=4, small=0, size=count * ORDERED_ROW_GROUP_BYTES) for count in (2, 8))
 
-    assert chosen(two).benefit == 3 * 4 * MIB + 2 * ROW_GROUP_BYTES / 2
-    assert chosen(eight).benefit == 3 * 4 * MIB + 8 * ROW_GROUP_BYTES * 7 / 8
+    assert chosen(two, policy=policy).benefit == 3 * 4 * MIB + 2 * ORDERED_ROW_GROUP_BYTES / 2
+    assert chosen(eight, policy=policy).benefit == 3 * 4 * MIB + 8 * ORDERED_ROW_GROUP_BYTES * 7 / 8
+
+
+def test_a_table_says_whether_order_acts_and_from_which_size() -> None:
+    large, small, late = part(day(1), size=12 * MIB), part(day(2), size=3 * MIB), part(day(5), files=15, small=5)
+    one_file = part(day(3), files=1, small=0, size=9 * MIB)
+    lateness = {day(5): ordered(late, files=10, bytes=95 * MIB)}
+    bound = "orders from 8.0 MiB"
+
+    assert chosen(large, small).order == f"would order 1 partition, the largest 12.0 MiB; {bound}"
+    assert chosen(small).order == f"largest closed date 3.0 MiB; {bound}"
+    assert chosen(replace(small, partition=day(10))).order == f"largest date 3.0 MiB; {bound}"
+    assert chosen(part(day(10))).order == f"1 partition still written until 2026-03-11 03:00; {bound}"
+    done = {day(1): ordered(large), day(3): ordered(one_file)}
+    assert chosen(large, one_file, small, known=done).order == f"2 partitions in order; {bound}"
+    assert chosen(late, known=lateness).order == f"1 partition with few late rows; {bound}"
+    every = replace(DAILY, zorder_from_bytes=0)
+    tiny = part(day(1), files=1, small=0, size=MIB // 2)
+    assert chosen(tiny, policy=every).order == "1 partition of one row group; orders from 0 B"
+    assert chosen(large, lies=layout(zorder=())).order == ""
+
+
+def test_a_forced_partition_is_ordered_or_merged_whatever_the_policy_says() -> None:
+    open_day = part(day(10), files=1, small=0, size=MIB)
+
+    def forced(found: PartitionHealth, lies: Layout) -> tuple[list[str], str]:
+        choice = forced_choice(found, lies, ledger=ZOrderState(), policy=DAILY)
+        return [each.action for each in choice.partitions], choice.reason
+
+    assert forced(open_day, layout()) == (["zorder"], "1 partition to rewrite: 2026-03-10 (forced)")
+    assert forced(open_day, layout(zorder=())) == ([], "nothing to do: one file, and no order is declared")
+    assert forced(replace(open_day, files=2), layout(zorder=()))[0] == ["compact"]
+    assert forced(replace(open_day, deletion_vector_rows=1), layout(zorder=()))[0] == ["compact"]
 
 
 def test_spark_merges_large_partitions_and_unsupported_tables() -> None:
@@ -193,6 +254,8 @@ def test_spark_merges_large_partitions_and_unsupported_tables() -> None:
 
     assert actions(choice) == {"2026-03-01": "compact", "2026-03-02": "compact_small"}
     assert (choice.spark_work_count, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
+    assert [each.spark_reason for each in choice.partitions] == ["more than 32 MiB of small files", ""]
+    assert only_spark.partitions[0].spark_reason == "column mapping"
     assert actions(only_spark) == {"2026-03-02": "compact"}
 
 
@@ -206,7 +269,7 @@ def test_a_partition_with_many_deleted_rows_is_rewritten_even_when_it_is_one_fil
 
 
 def test_every_skipped_partition_is_counted_with_its_reason() -> None:
-    one_file = part(day(1), files=1, small=0)
+    one_file = part(day(1), files=1, small=0, size=MIB)
     in_order = part(day(2))
     nothing: Partition = (("event_date", None),)
 
@@ -243,13 +306,14 @@ def test_the_cost_is_that_of_earlier_runs_and_a_large_unordered_partition_gains_
         layout(),
         ledger=ZOrderState(rates=paces),  # type: ignore[arg-type]
         now=NOW,
-        policy=DAILY,
+        policy=replace(DAILY, zorder_from_bytes=32 * MIB),
     )
 
     costs = {dict(each.partition)["event_date"]: each.cost_seconds for each in choice.partitions}
     assert costs == {"2026-03-01": 2050.0, "2026-03-02": 5.5}
     gains = {dict(each.partition)["event_date"]: each.benefit for each in choice.partitions}
-    assert gains["2026-03-01"] == 12 * 4 * MIB + 2048 * MIB * 63 / 64
+    groups = 2048 * MIB // ORDERED_ROW_GROUP_BYTES
+    assert gains["2026-03-01"] == 12 * 4 * MIB + 2048 * MIB * (1 - 1 / groups)
     assert gains["2026-03-02"] == 19 * 4 * MIB
 
 

@@ -14,8 +14,8 @@ from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.unit.maintenance.table_data import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
 
 
@@ -29,14 +29,14 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
     root = tmp_path_factory.mktemp("lake")
-    made = Lake(StorageSpec(root=f"file://{root}"))
+    made = local_lake(root)
     fill_hundred(made, LocalObjects(Path(root)), spec.tables[0].column_types())
     return made
 
 
 def large(spec: PipelineSpec) -> OptimizePolicy:
     """A policy in which every partition is worth ordering."""
-    return replace(read_policy(spec), row_group_bytes=0)
+    return replace(read_policy(spec), zorder_from_bytes=0)
 
 
 def test_a_small_table_is_compacted_and_others_are_skipped(lake: Lake, spec: PipelineSpec) -> None:
@@ -80,7 +80,7 @@ def test_without_the_ledger_ordered_partitions_would_be_rewritten(lake: Lake, sp
 
 
 def test_without_closing_open_days_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
-    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
+    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, zorder_from_bytes=0), now=NIGHT)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
 

@@ -21,7 +21,8 @@ from deltaworks.recovery.restore import table_restore
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
-from tests.unit.engine.hold_harness import Crash, Harness, crash_at
+from tests.crashes import Crash, crash_at
+from tests.unit.engine.hold_harness import Harness
 
 ORDERS = paths.table("shop", "orders")
 #: The last commit before the loss, made two days ago: the ledger's times do not find it.

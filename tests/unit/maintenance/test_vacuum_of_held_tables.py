@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,29 +13,17 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.maintenance import vacuum
 from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import catalog_of
 from tests.unit.engine.hold_harness import Harness
 
 WEEKS = 40 * 86_400
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Harness:
-    return Harness.at(tmp_path)
-
-
-@pytest.fixture
 def catalog(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     # New tables are skipped; these are weeks old.
     monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
-    environment = EnvironmentSpec(
-        environment="tests",
-        lake=stage.storage,
-        landing=StorageSpec(root=f"file://{stage.root}/landing"),
-        messaging=AwsSpec(),
-    )
-    return Catalog(environment=environment, relays={}, pipelines={"shop": stage.spec}, root=stage.root)
+    return catalog_of(stage.root, stage.spec, lake=stage.storage)
 
 
 def hold_for_weeks(stage: Harness) -> None:

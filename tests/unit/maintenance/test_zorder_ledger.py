@@ -24,7 +24,6 @@ from deltaworks.maintenance.zorder_ledger import (
     read_ledger,
     task_of_try,
 )
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.table_data import DAYS, append, compacted, make
@@ -32,11 +31,6 @@ from tests.unit.maintenance.table_data import DAYS, append, compacted, make
 GROUP = RewriteGroup(name="g1", table="events", action="zorder", columns=("id",), after_version=0, round="daily")
 KEY = paths.table("shop", "events")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 @pytest.fixture

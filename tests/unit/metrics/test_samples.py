@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
@@ -30,7 +29,9 @@ from deltaworks.metrics.samples import (
 )
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
+from tests.heartbeats import put_heartbeat
 from tests.recording_objects import NotingObjects
+from tests.records import record_of
 from tests.unit.control.health.test_collectors import heartbeat_of as collector_beat
 from tests.unit.kubernetes.conftest import COLLECTOR, write_collector
 from tests.unit.specs.conftest import write_project
@@ -44,28 +45,12 @@ def ago(seconds: float) -> str:
 
 
 def beat(objects: ObjectStore, folder: str, **values: Any) -> None:
-    defaults: dict[str, Any] = {
-        "pipeline": "shop",
-        "owner": "o",
-        "epoch": 1,
-        "run": "r",
-        "state": "running",
-        "written_at": ago(3),
-        "started_at": ago(3600),
-        "trigger_seconds": 10,
-    }
-    heartbeat = Heartbeat(**{**defaults, **values})
-    objects.put(paths.heartbeat(folder), heartbeat.encode())
+    put_heartbeat(objects, folder, **{"written_at": ago(3), "started_at": ago(3600), "trigger_seconds": 10} | values)
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     return load_catalog("local", root=write_project(tmp_path))
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -102,19 +87,7 @@ def test_a_streams_metrics_follow_its_heartbeat(read: Read, objects: LocalObject
 
 
 def test_bronze_freshness_comes_from_recent_batches(read: Read, objects: LocalObjects) -> None:
-    batch = BatchSummary(
-        batch_id=1,
-        at=ago(60),
-        rows=10,
-        quarantined=0,
-        files=4,
-        bytes=10,
-        tables=1,
-        prepare_seconds=1,
-        commit_seconds=1,
-        complete_seconds=1,
-        arrival_ages=(2.0, 4.0, 9.0, 40.0),
-    )
+    batch = record_of(BatchSummary, batch_id=1, at=ago(60), rows=10, arrival_ages=(2.0, 4.0, 9.0, 40.0))
     recent = RecentBatches(pipeline="shop", written_at=ago(60), batches=(batch,))
     objects.put(paths.recent_batches("shop"), recent.encode())
 

@@ -10,8 +10,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.mutations.bounds import Arrivals, last_version_within, read_arrivals
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 
 KEY = "tables/crm/activities"
 TYPES = {"org_id": "string", "_batch_id": "long"}
@@ -20,7 +19,7 @@ TYPES = {"org_id": "string", "_batch_id": "long"}
 class Log:
     def __init__(self, root: Path) -> None:
         self.uri = str(root / KEY)
-        self.lake = Lake(StorageSpec(root=f"file://{root}"))
+        self.lake = local_lake(root)
 
     def append(self, batch: int, *orgs: str, operation: str = "ingest") -> int:
         rows = pa.table({"org_id": list(orgs), "_batch_id": pa.array([batch] * len(orgs), pa.int64())})

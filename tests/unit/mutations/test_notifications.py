@@ -12,29 +12,22 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.mutations.notifications import all_notified_changes, notified_changes
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table
 
 KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
 TOLD = TableSpec.model_validate(
-    {
-        "name": "notifications",
-        "announces": {"table": "activities"},
-        "columns": [
-            {"name": "org_id", "path": "org_id", "type": "string"},
-            {"name": "engagement_date", "path": "engagement_date", "type": "date"},
-        ],
-        "partition_by": ["org_id", "ingested_date"],
-    }
+    declare_table(
+        "notifications",
+        "org_id string",
+        "engagement_date date",
+        announces={"table": "activities"},
+        partition_by=["org_id", "ingested_date"],
+    )
 )
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}"))
 
 
 def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_partition: bool = True) -> int:
@@ -109,7 +102,7 @@ def test_compacted_files_give_no_new_notifications(lake: Lake) -> None:
 
 def test_a_vacuumed_file_is_reported(lake: Lake, tmp_path: Path) -> None:
     version = tell(lake, 1, ("a", 0, "stream", 1), ("a", 0, "stream", 2))
-    for file in (tmp_path / KEY).rglob("*.parquet"):
+    for file in (Path(lake.storage.prefix, KEY)).rglob("*.parquet"):
         file.unlink()
 
     with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
@@ -119,7 +112,7 @@ def test_a_vacuumed_file_is_reported(lake: Lake, tmp_path: Path) -> None:
 def test_a_commit_missing_from_the_log_is_reported(lake: Lake, tmp_path: Path) -> None:
     first = tell(lake, 1, ("a", 0, "stream", 1))
     version = tell(lake, 2, ("a", 0, "stream", 2))
-    (tmp_path / KEY / "_delta_log" / f"{version:020d}.json").unlink()
+    (Path(lake.storage.prefix, KEY) / "_delta_log" / f"{version:020d}.json").unlink()
 
     with pytest.raises(ContractError, match="CHANGES_EXPIRED"):
         notified_changes(lake, KEY, TOLD, after=first, up_to=version)

@@ -24,9 +24,9 @@ from deltaworks.operations.maintenance import VacuumOptions
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import ApprovalsSpec, EnvironmentSpec
+from deltaworks.specs.environment import ApprovalsSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import catalog_of
 
 VACUUM = get_operation("vacuum_tables")
 RUN = "manual__2026-01-01T00:00:00+00:00"
@@ -78,9 +78,7 @@ class ApprovalHarness:
 
 @pytest.fixture
 def harness(make_spec: Callable[..., PipelineSpec], tmp_path: Any) -> ApprovalHarness:
-    lake = StorageSpec(root=f"file://{tmp_path}")
-    environment = EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec())
-    return ApprovalHarness(Catalog(environment, {}, {"shop": make_spec()}, Path()))
+    return ApprovalHarness(catalog_of(tmp_path, make_spec()))
 
 
 def test_an_approved_operation_stays_within_the_approved_counts(harness: ApprovalHarness) -> None:

@@ -10,7 +10,8 @@ from deltaworks.operations.dag_forms import restrictions, unavailable_reason
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from tests.unit.recovery.replay_harness import orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import orders
 
 SOURCES: dict[str, dict[str, Any]] = {
     "s3_sqs": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
@@ -21,7 +22,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 def reading(kind: str) -> PipelineSpec:
-    return shop(orders("int"), source=SOURCES[kind])
+    return pipeline_spec(orders("int"), source=SOURCES[kind])
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from deltaworks.cli import app, operations
 from deltaworks.control import paths
-from deltaworks.specs.project import load_catalog
+from deltaworks.errors import ConfigError
+from deltaworks.operations import maintenance
+from deltaworks.operations.base import OperationContext
+from deltaworks.operations.registry import get_operation
 from deltaworks.tables.lake import Lake
-from tests.spark.conftest import ENVIRONMENT, RELAY
+from deltaworks.testing import load_project
 from tests.unit.maintenance.table_data import hundred_tables, make
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["optimize", "shop", *arguments])
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    files = {
-        "environments/local.yaml": ENVIRONMENT.format(lake=tmp_path / "lake", landing=tmp_path / "landing"),
-        "relays/landing.yaml": RELAY,
-        "pipelines/shop/pipeline.yaml": hundred_tables(),
-    }
-    for path, text in files.items():
-        (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "include" / path).write_text(text)
-    catalog = load_catalog("local", root=tmp_path)
+    catalog = load_project(tmp_path, f"{hundred_tables()}maintenance: {{zorder_from_bytes: 4KiB}}\n")
     monkeypatch.setattr(operations, "catalog", lambda: catalog)
     monkeypatch.setenv("COLUMNS", "240")
     return Lake(catalog.environment.lake)
@@ -35,9 +35,67 @@ def test_every_table_is_listed_with_its_reason_and_nothing_is_rewritten(lake: La
     key = make(lake, "shop", "t001", files=4, days=2)
     version = lake.open(key).version()  # type: ignore[union-attr]
 
-    done = CliRunner().invoke(app, ["optimize", "shop", "--tables", "t001,t002"], catch_exceptions=False)
+    done = run("--tables", "t001,t002")
 
     assert "2 partitions to rewrite: 2026-01-01 (4 small files), 2026-01-02 (4 small files)" in done.output
     assert "it does not exist yet" in done.output
     assert "of 60 minutes. Nothing was changed." in done.output
     assert lake.open(paths.table("shop", "t001")).version() == version  # type: ignore[union-attr]
+
+
+def test_a_plan_counts_the_partitions_of_each_action(lake: Lake) -> None:
+    for name, files in (("t001", 2), ("t002", 6), ("t003", 6)):
+        make(lake, "shop", name, files=files, days=2)
+    context = OperationContext(
+        operation=get_operation("optimize_tables"), catalog=operations.catalog(), subject="shop", echo=lambda _: None
+    )
+
+    report = maintenance.optimize(context, maintenance.OptimizeOptions(tables=("t000", "t001", "t002", "t003")))
+
+    counts = ("partitions", "zorder", "compact", "compact_small", "spark_work_count", "deferred")
+    planned = {each.table: each for each in report.results if isinstance(each, maintenance.PlannedTable)}
+    assert {name: tuple(getattr(each, count) for count in counts) for name, each in planned.items()} == {
+        "t000": (0, 0, 0, 0, 0, 0),
+        "t001": (0, 0, 0, 0, 0, 0),
+        "t002": (2, 2, 0, 0, 2, 0),
+        "t003": (2, 0, 0, 2, 2, 0),
+    }
+    assert planned["t002"].order.startswith("would order 2 partitions, the largest ")
+    assert planned["t001"].order.startswith("largest closed date ")
+    assert planned["t001"].order.endswith("; orders from 4.0 KiB")
+    assert planned["t003"].order == "", "it declares no order"
+
+
+def test_a_forced_partition_is_planned_and_nothing_is_rewritten(lake: Lake) -> None:
+    key = make(lake, "shop", "t001", files=1, days=2)
+
+    done = run("--tables", "t001", "--partition", "event_date=2026-01-02", "--force")
+
+    assert "1 partition to rewrite: 2026-01-02 (forced)" in done.output
+    assert "Nothing was changed." in done.output
+    assert lake.open(key).version() == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--tables", "t001", "--force"), "belong together"),
+        (("--tables", "t001", "--partition", "event_date=2026-01-01"), "belong together"),
+        (("--partition", "event_date=2026-01-01", "--force"), "exactly one table"),
+        (("--tables", "t001,t002", "--partition", "event_date=2026-01-01", "--force"), "exactly one table"),
+        (("--tables", "t001", "--partition", "event_date=2025-01-01", "--force"), "no partition event_date=2025-01-01"),
+        (("--tables", "t002", "--partition", "event_date=2026-01-01", "--force"), "has no partition"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_forced_partition_needs_both_options_and_one_table(
+    lake: Lake, arguments: tuple[str, ...], message: str
+) -> None:
+    make(lake, "shop", "t001", files=1, days=2)
+
+    error = run(*arguments).exception
+
+    assert isinstance(error, ConfigError)
+    assert error.condition == "OPTIMIZE_PARTITION_INVALID"
+    assert message in error.message
+    assert error.hint

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +16,7 @@ from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.offenders import failures
+from tests.processes import run_process
 from tests.unit.cli.command_tree import all_commands
 
 HEAVY = ("pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "airflow")
@@ -35,12 +35,8 @@ def test_exactly_the_operations_that_spark_runs_have_an_entry_point_for_spark_su
 
 
 def test_the_module_runs_an_operation_by_its_name() -> None:
-    help_text = subprocess.run(
-        [sys.executable, "-m", OPERATIONS_MODULE, "annotate", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    unknown = subprocess.run(
-        [sys.executable, "-m", OPERATIONS_MODULE, "anotate"], capture_output=True, text=True, check=False
-    )
+    help_text = run_process([sys.executable, "-m", OPERATIONS_MODULE, "annotate", "--help"], check=True).stdout
+    unknown = run_process([sys.executable, "-m", OPERATIONS_MODULE, "anotate"])
 
     assert OPERATIONS["annotate"].summary.split(",")[0] in help_text
     assert unknown.returncode == 1
@@ -121,9 +117,7 @@ for declared in OPERATIONS.values():
     declared.options_model()
 print(json.dumps([before, [name for name in {HEAVY!r} if name in sys.modules]]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=False
-    )
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[], []]

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
@@ -19,11 +18,11 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, pipeline_spec
 from tests.dags.airflow_project import write_project
 from tests.unit.control.records.recorded_erasure import ERASURE
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
 PROJECT = "deltaworks.specs.project.load_catalog"
 
@@ -38,12 +37,11 @@ def use_catalog(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
 
 
 def test_the_last_commits_are_limited_and_newest_first(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
+    use_catalog(monkeypatch, harness.catalog(pipeline_spec(orders("int"))))
     lake, key = Lake(harness.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
-    table = lake.ensure(key, arrow_schema({"n": "long"}), user_metadata=made)
     for number in range(MAX_COMMITS + 2):
-        lake.append(table, key, pa.table({"n": [number]}), step=Step("s", number), user_metadata=made)
+        append_rows(lake, key, [{"n": number}], number=number, schema=arrow_schema({"n": "long"}), user_metadata=made)
 
     rows = run_query({"read": "history", "pipeline": "shop", "table": "orders"})["rows"]
 
@@ -75,7 +73,7 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_samples_are_the_newest_open_rows_truncated(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = shop(orders("int"))
+    spec = pipeline_spec(orders("int"))
     use_catalog(monkeypatch, harness.catalog(spec))
     lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
     harness.ingest(spec, *(json.dumps(line).encode() for line in lines))
@@ -89,7 +87,7 @@ def test_samples_are_the_newest_open_rows_truncated(harness: ReplayHarness, monk
 
 
 def test_an_undeclared_table_is_an_error(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
+    use_catalog(monkeypatch, harness.catalog(pipeline_spec(orders("int"))))
     for name in ("none", "../orders", "orders/_delta_log"):
         assert "declares no table" in run_query({"read": "history", "pipeline": "shop", "table": name})["error"]
     assert "rows" not in run_query({"read": "samples", "pipeline": "none"})
@@ -108,7 +106,7 @@ def day(number: int) -> dt.datetime:
 
 def entity(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
     """Returns the history of an id in a pipeline with these intervals."""
-    catalog = harness.catalog(shop(orders("int")))
+    catalog = harness.catalog(pipeline_spec(orders("int")))
     declared = type("Declared", (), {"intervals": "intervals"})()
     spec = type("Spec", (), {"mutations": declared})()
     monkeypatch.setattr(type(catalog), "pipeline", lambda self, _: spec)
@@ -116,9 +114,7 @@ def entity(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, rows: list[d
     lake, key = Lake(harness.environment.lake), paths.table("shop", "intervals")
     schema = arrow_schema(INTERVALS_COLUMNS)
     made = json.dumps({"run": "r1"})
-    table = lake.ensure(key, schema, user_metadata=made, partition_by=["org_id"])
-    data = pa.Table.from_pylist(rows, schema=schema)
-    lake.append(table, key, data, step=Step("s", 1), user_metadata=made)
+    append_rows(lake, key, rows, schema=schema, partition_by=["org_id"], user_metadata=made)
     shown = run_query({"read": "cascade", "pipeline": "shop", "organisation": "acme", "entity": name})
     assert "rows" in shown, shown
     return [(row["id"], row["final_id"]) for row in shown["rows"]]
@@ -157,7 +153,7 @@ def test_one_extra_row_marks_truncation(harness: ReplayHarness, monkeypatch: pyt
 def test_the_answer_is_one_line_of_json(
     harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
+    use_catalog(monkeypatch, harness.catalog(pipeline_spec(orders("int"))))
 
     assert main([json.dumps({"read": "history", "pipeline": "shop", "table": "orders"})]) == 0
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
@@ -29,12 +28,11 @@ from deltaworks.specs.gold import build_order
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import latest_table
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.query import connect
+from deltaworks.testing import load_project, write_files
 from generator.networks import build_databases
 from tests.unit.gold.gold_planning import build_planned, empty_database
-from tests.unit.maintenance.table_data import ENVIRONMENT
 
 INGESTED_AT_US = 1_700_000_000_000_000
 Row = dict[str, Any]
@@ -48,7 +46,7 @@ class ShippedLake:
         folder: Path,
         *names: str,
         edit: Callable[[str, str], str] | None = None,
-        own: Mapping[str, str] | None = None,
+        own: Mapping[str, Any] | None = None,
         environment: Mapping[str, Any] | None = None,
     ) -> None:
         """The pipelines called `names`; `edit` gets each of their files (by its path) and what is in it.
@@ -58,20 +56,14 @@ class ShippedLake:
             environment: what is declared of it beside the lake and the landing folder.
         """
         include = folder / "project" / "include"
-        for name, text in (own or {}).items():
-            (include / "pipelines" / name).parent.mkdir(parents=True, exist_ok=True)
-            (include / "pipelines" / name).write_text(text)
+        write_files(include / "pipelines", own or {})
         for name in names:
             shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / name, include / "pipelines" / name)
         for path in include.rglob("*"):
             if edit is not None and path.suffix in (".yaml", ".sql", ".csv"):
                 path.write_text(edit(str(path.relative_to(include / "pipelines")), path.read_text()))
         shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
-        (include / "environments").mkdir()
-        (include / "environments" / "local.yaml").write_text(
-            yaml.safe_dump(yaml.safe_load(ENVIRONMENT.format(root=folder)) | dict(environment or {}))
-        )
-        self.catalog: Catalog = load_catalog("local", root=folder / "project")
+        self.catalog: Catalog = load_project(folder / "project", lake=folder, environment=environment, relays=[])
         self._lake = Lake(self.catalog.environment.lake)
         self._seq = 0
         self.put_databases(build_databases(built_at=int(time.time())))

@@ -17,7 +17,7 @@ from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 
 CDN_LOGS = PROJECT_ROOT / "include" / "pipelines" / "cdn_logs" / "pipeline.yaml"
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -29,7 +29,7 @@ def requests(logs: Path, lake: Path, *lines: str) -> list[dict[str, Any]]:
         data = (logs.parent / "maxmind" / f"GeoLite2-{name}-Test.mmdb").read_bytes()
         LocalObjects(lake).put(paths.database(f"geo/GeoLite2-{name}.mmdb"), data)
     spec = load_spec(PipelineSpec, CDN_LOGS)
-    databases = pin_databases(spec, StorageSpec(root=f"file://{lake}"))
+    databases = pin_databases(spec, local_storage(lake))
     data = gzip.decompress((logs / "sample-cloudfront-access-logs.gz").read_bytes()) + "\n".join(lines).encode()
     parts = list(Parser(spec, databases=databases).parse([Payload(1, "k", data)], STAMP))
     assert {name for name, _ in parts} == {"requests"}

@@ -8,33 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.testing import declare_pipeline, declare_table
 from tests.unit.pipelines.shipped_lake import ShippedLake
 
-PIPELINE = """\
-pipeline: index_months
-description: prices and earnings of an index by month
-owner: tests
-source:
-  {kind: s3_sqs, relay: landing, bucket: deltaworks-landing, prefix: index_months/, format: csv,
-   budget: {max_partitions: 20000}}
-event: {name: {constant: month}, time: {path: Date}, id: Date}
-tables:
-  - name: months
-    catch_all: true
-    columns:
-      - {name: price, path: SP500, type: double, required: true}
-      - {name: earnings, path: Earnings, type: double}
-      - {name: real_price, path: Real Price, type: double}
-      - {name: real_earnings, path: Real Earnings, type: double}
-gold:
-  dedupe: {by: event_id, within_days: 0}
-  tables:
-    - name: index_pe
-      sql: gold/index_pe.sql
-      reads: [months]
-      partition_by: event_date
-      affects: {months: onwards}
-"""
+PLACE = {"kind": "s3_sqs", "relay": "landing", "bucket": "deltaworks-landing", "prefix": "index_months/"}
+INDEX_PE = {"name": "index_pe", "sql": "gold/index_pe.sql", "reads": ["months"], "partition_by": "event_date"}
+PIPELINE = declare_pipeline(
+    declare_table(
+        "months",
+        "price double from SP500 required",
+        "earnings double from Earnings",
+        "real_price double from Real Price",
+        "real_earnings double from Real Earnings",
+    ),
+    pipeline="index_months",
+    source=PLACE | {"format": "csv", "budget": {"max_partitions": 20000}},
+    event={"name": {"constant": "month"}, "time": {"path": "Date"}, "id": "Date"},
+    gold={
+        "dedupe": {"by": "event_id", "within_days": 0},
+        "tables": [INDEX_PE | {"affects": {"months": "onwards"}}],
+    },
+)
 #: Earnings that are not known yet are written as 0. The month itself is not among those before it.
 SQL = """\
 WITH before AS (

@@ -18,28 +18,15 @@ from deltaworks.events.parse import ParserInputs
 from deltaworks.sources.objects.file_event_log import FILE_EVENT_SCHEMA, event_time_us, file_events_key
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, environment_spec, table_rows
 
 ARRIVED_US = 1_700_000_000_000_000
 #: When the store made the object of `seq` 0; the next one a second later, and so on.
 MADE_US = 1_690_000_000_000_000
 Place = tuple[int, int]
-
-
-def shop(*tables: Mapping[str, Any], **more: Any) -> PipelineSpec:
-    """A declaration of the pipeline `shop` with these tables; `more` adds to it, or replaces."""
-    declared: dict[str, Any] = {
-        "pipeline": "shop",
-        "description": "orders",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-        "tables": list(tables),
-    }
-    return PipelineSpec.model_validate(declared | more)
 
 
 def orders(level: str) -> dict[str, Any]:
@@ -54,15 +41,7 @@ class ReplayHarness:
     def __init__(self, root: Path, *, privacy: Mapping[str, Any] | None = None) -> None:
         self.landing = root / "landing"
         self.landing.mkdir(parents=True, exist_ok=True)
-        self.environment = EnvironmentSpec.model_validate(
-            {
-                "environment": "test",
-                "lake": {"root": f"file://{root}/lake"},
-                "landing": {"root": f"file://{self.landing}"},
-                "messaging": {},
-                **({} if privacy is None else {"privacy": privacy}),
-            }
-        )
+        self.environment = environment_spec(root, **({} if privacy is None else {"privacy": privacy}))
         self.lake = Lake(self.environment.lake)
         self.seq = 0
         self.batch = -1
@@ -83,9 +62,7 @@ class ReplayHarness:
             event = {"seq": self.seq, "bucket": "landing", "key": key, "size": len(body), "etag": tag}
             events.append(event | {"event_time": made})
         log_key = file_events_key("landing")
-        log = self.lake.ensure(log_key, FILE_EVENT_SCHEMA, user_metadata="{}")
-        rows = pa.Table.from_pylist(events, schema=FILE_EVENT_SCHEMA)
-        self.lake.append(log, log_key, rows, step=Step("log", self.batch + 1), user_metadata="{}")
+        append_rows(self.lake, log_key, events, number=self.batch + 1, schema=FILE_EVENT_SCHEMA)
         self.events += events
         self.read(spec, events)
 
@@ -116,8 +93,7 @@ class ReplayHarness:
             self.lake.append(tables.handles[name], paths.table("shop", name), together, step=step, user_metadata="{}")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found = self.lake.rows(paths.table("shop", table))
-        return [] if found is None else sorted(found.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
+        return sorted(table_rows(self.lake, "shop", table), key=lambda row: (row["_seq"], row["_position"]))
 
     def places(self, table: str) -> Counter[Place]:
         return Counter((row["_seq"], row["_position"]) for row in self.rows(table))

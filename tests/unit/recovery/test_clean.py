@@ -27,12 +27,9 @@ from deltaworks.sources.objects.file_event_log import LogReader
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows, catalog_of, local_lake
 from tests.examples import examples
 from tests.unit.engine.ledger_harness import Harness
 
@@ -47,12 +44,9 @@ class Landing:
         self.root = root
         self.folder = root / "landing"
         self.folder.mkdir()
-        lake = StorageSpec(root=f"file://{root}/lake")
-        self.lake = Lake(lake)
+        self.lake = local_lake(root / "lake")
         relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing", "other"), clean=clean or DELETE)
-        landing = StorageSpec(root=f"file://{self.folder}")
-        environment = EnvironmentSpec(environment="tests", lake=lake, landing=landing, messaging=AwsSpec())
-        self.catalog = Catalog(environment=environment, relays={"landing": relay}, pipelines={}, root=root)
+        self.catalog = catalog_of(root, relays=[relay])
         self.readers: list[LogReader] = []
         self._log = FileEventLogWriter(self.lake, "landing", epoch=1)
         monkeypatch.setattr(ObjectStatusReader, "readers", lambda answers: self.readers)
@@ -209,8 +203,7 @@ def test_what_quarantine_needs_for_a_replay_stays(landing: Landing) -> None:
     ]
     rows = quarantine_rows(rejected, batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=2)
     key = paths.table("shop", "quarantine")
-    table = landing.lake.ensure(key, rows.schema, user_metadata="{}")
-    landing.lake.append(table, key, rows, step=Step("rows", 1), user_metadata="{}")
+    append_rows(landing.lake, key, rows)
 
     assert landing.clean().in_quarantine == 2
     assert landing.there() == ["cut", "whole"]
@@ -261,16 +254,9 @@ class TestWithALedger:
         (tmp_path / "landing" / "day").mkdir(parents=True)
         for number in range(1, 11):
             (tmp_path / "landing" / "day" / f"{number}.json").write_bytes(b"{}")
-        landing = StorageSpec(root=f"file://{tmp_path}/landing")
-        environment = EnvironmentSpec(environment="tests", lake=stage.storage, landing=landing, messaging=AwsSpec())
         relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), clean=DELETE)
         plain = RelaySpec(relay="plain", queue_url="q", buckets=("landing",))
-        return Catalog(
-            environment=environment,
-            relays={"landing": relay, "plain": plain},
-            pipelines={"shop": stage.spec},
-            root=tmp_path,
-        )
+        return catalog_of(tmp_path, stage.spec, relays=[relay, plain], lake=stage.storage)
 
     def test_only_what_complete_batches_hold_goes(
         self, project: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -20,15 +19,11 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, Delt
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import StartOverResult, start_over
-from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at
+from tests.crashes import Crash, crash_at
+from tests.unit.engine.hold_harness import TABLES, Harness
 
 ALL = (*TABLES, "quarantine")
 POINTS = ("planned", *(f"recreated:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Harness:
-    return Harness.at(tmp_path)
 
 
 def land(stage: Harness, *batches: int) -> None:

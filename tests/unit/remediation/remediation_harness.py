@@ -14,7 +14,7 @@ from deltaworks.control.records.remediation import RemediationRecord, Remediatio
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.rules.subjects import FIRING, subject_of
 from deltaworks.specs.remediation import RemediationSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from tests.unit.remediation.traffic_server import Director
 
 RULE = "video_qos.cdn_slow"
@@ -40,7 +40,7 @@ class RemediationHarness:
     """The control storage, the traffic server, and a controllable clock."""
 
     def __init__(self, root: Path, director: Director, **spec: Any) -> None:
-        self.storage = StorageSpec(root=f"file://{root}/lake")
+        self.storage = local_storage(root / "lake")
         self.objects: ObjectStore = open_objects(self.storage)
         self.director = director
         self.spec = declared(director.url, **spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,10 @@ from deltaworks.errors import ConfigError
 from deltaworks.remediation.process import RemediationProcess, find_remediation
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from sandbox.servers.moto_corrections import correct_moto
-from tests.moto_server import running_moto
+from deltaworks.testing import environment_spec
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.remediation.remediation_harness import RemediationHarness
-from tests.unit.remediation.traffic_server import Director, running_director
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    correct_moto()
-    with running_moto() as address:
-        yield Aws(address)
-
-
-@pytest.fixture
-def director() -> Iterator[Director]:
-    with running_director(a=0.5, b=0.5) as running:
-        yield running
+from tests.unit.remediation.traffic_server import Director
 
 
 class Wired:
@@ -50,12 +32,9 @@ class Wired:
         aws.subscribe(self.topic, self.queue)
         self.harness = RemediationHarness(root, director, queue_url=self.queue)
         self.harness.now = utc_now()
-        self.environment = EnvironmentSpec(
-            environment="tests",
-            lake=self.harness.storage,
-            landing=self.harness.storage,
-            messaging=aws.messaging,
-            remediations=(self.harness.spec,),
+        remediations = (self.harness.spec,)
+        self.environment = environment_spec(
+            root, lake=self.harness.storage, messaging=aws.messaging, remediations=remediations
         )
 
     def process(self, **more: Any) -> RemediationProcess:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +12,6 @@ from deltaworks.errors import TransientError
 from deltaworks.remediation import remediator as remediating
 from deltaworks.remediation.remediator import Remediator
 from tests.unit.remediation.remediation_harness import RemediationHarness
-from tests.unit.remediation.traffic_server import Director, running_director
-
-
-@pytest.fixture
-def director() -> Iterator[Director]:
-    with running_director(a=0.5, b=0.5) as running:
-        yield running
-
-
-@pytest.fixture
-def harness(tmp_path: Path, director: Director) -> RemediationHarness:
-    return RemediationHarness(tmp_path, director)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +13,10 @@ from deltaworks.remediation.remediator import TrafficClient
 from deltaworks.remediation.step_notifier import resolve_hold_alerts
 from deltaworks.rules.subjects import UNKNOWN
 from tests.unit.remediation.remediation_harness import RemediationHarness
-from tests.unit.remediation.traffic_server import Director, running_director
+from tests.unit.remediation.traffic_server import Director
 
 HALVES = {"a": 0.5, "b": 0.5}
 SHIFTED = {"a": 0.3, "b": 0.7}
-
-
-@pytest.fixture
-def director() -> Iterator[Director]:
-    with running_director(a=0.5, b=0.5) as running:
-        yield running
-
-
-@pytest.fixture
-def harness(tmp_path: Path, director: Director) -> RemediationHarness:
-    return RemediationHarness(tmp_path, director)
 
 
 def reason(harness: RemediationHarness, notification: Notification) -> str:

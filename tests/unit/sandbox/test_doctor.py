@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from sandbox import doctor
 from sandbox.doctor import ENVIRONMENT_LOCKS, Check, check_machine, install_command, is_ready
+from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -119,9 +119,7 @@ def test_a_proxy_that_would_take_requests_to_this_machine_is_a_warning(
 def test_it_runs_with_nothing_installed_but_python() -> None:
     # -S leaves out site-packages, -I the folder and the variables of whoever calls.
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'include')!r}); from sandbox import doctor; doctor.main()"
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    answer = run_process([sys.executable, "-I", "-S", "-c", program], timeout=120)
 
     assert answer.stderr == ""
     assert answer.stdout.splitlines()[0].split() == ["what", "state", "detail", "next"]

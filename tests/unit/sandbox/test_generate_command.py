@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from deltaworks.cli import app
 from deltaworks.errors import ConfigError
+from tests.commands import output_of
 
-
-def generate(*options: str) -> str:
-    result = CliRunner().invoke(app, ["generate", *options])
-    if result.exception is not None:
-        raise result.exception
-    assert result.exit_code == 0
-    return result.output
+generate = partial(output_of, "generate")
 
 
 def objects(folder: Path, pipeline: str) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ import pytest
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import local_storage
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 
@@ -120,5 +121,5 @@ def landing(aws_endpoint: str, tmp_path: Path) -> Landing:
     wiring = {"TopicConfigurations": [{"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}]}
     s3.put_bucket_notification_configuration(Bucket=name, NotificationConfiguration=wiring)
     sqs.purge_queue(QueueUrl=queue_url)  # of the test event that wiring sends
-    lake = StorageSpec(root=f"file://{tmp_path}/lake")
+    lake = local_storage(tmp_path / "lake")
     return Landing(aws_endpoint, name, queue_url, lake, sqs, s3)

@@ -185,9 +185,9 @@ def test_incomplete_keystore_declarations_are_rejected(changes: dict[str, str], 
 
 
 def test_kinesis_records_are_identified_by_shard_and_ordinal() -> None:
-    whole = {"stream_name": "s", "partition_key": "k", "data": b"{}", "approximate_arrival_timestamp": 2_000_000}
+    whole = {"stream": "s", "partitionKey": "k", "data": b"{}", "approximateArrivalTimestamp": 2_000_000}
     rows = [
-        {**whole, "shard_id": f"shardId-{shard:012d}", "sequence_number": f"49{at}", "ordinal": at}
+        {**whole, "shardId": f"shardId-{shard:012d}", "sequenceNumber": f"49{at}", "ordinal": at}
         for shard, at in ((0, 0), (0, 1), (3, 0))
     ]
     reader = KinesisReader(stream="s", with_fields=True, compression="auto", max_bytes=100)

@@ -6,13 +6,13 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
 from deltaworks.sources.stream_options import boolean_option, check_option_names, number_option, storage_root
 
 KNOWN = ("queueUrl", "maxFiles")
 
 
-@pytest.mark.parametrize("parse", [KinesisOptions.parse, S3SqsOptions.parse])
+@pytest.mark.parametrize("parse", [KinesisOptions.parse, parse_s3_sqs])
 def test_every_source_rejects_unknown_option_names(parse: object) -> None:
     assert callable(parse)
     with pytest.raises(ConfigError, match=r"SOURCE_OPTION_INVALID.*'maxfile' is not known; known are"):

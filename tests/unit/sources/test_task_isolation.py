@@ -28,7 +28,7 @@ from deltaworks.sources.task_isolation import (
     read_records_isolated,
 )
 from deltaworks.sources.worker_crashes import CrashIsolation, crash_cause
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from tests.examples import examples
 
 CRASH = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
@@ -39,7 +39,7 @@ def isolation(root: Path, *, most_deaths: int = 2, folder: str | None = None) ->
     """The isolation of a batch of its own, or of one that had a run before."""
     return CrashIsolation(
         objects=LocalObjects(root),
-        storage=StorageSpec(root=f"file://{root}"),
+        storage=local_storage(root),
         folder=folder or f"deaths/{next(_RUNS)}",
         max_crashes=most_deaths,
         payload_timeout_seconds=60,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks import testing
+
 ENVIRONMENT = """\
 environment: local
 lake: {root: "file:///lake"}
@@ -42,16 +44,8 @@ stream:
 
 def write_project(root: Path, *, pipeline: str = PIPELINE, environment: str = ENVIRONMENT, relay: str = RELAY) -> Path:
     """Write a project with the pipeline `shop`, and return its root."""
-    files = {
-        "environments/local.yaml": environment,
-        "relays/landing.yaml": relay,
-        "pipelines/shop/pipeline.yaml": pipeline,
-    }
-    for name, text in files.items():
-        path = root / "include" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return root
+    files = {"relays/landing.yaml": relay, "pipelines/shop/pipeline.yaml": pipeline}
+    return testing.write_project(root, environment=environment, relays=[], files=files)
 
 
 @pytest.fixture

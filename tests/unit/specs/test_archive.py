@@ -10,14 +10,15 @@ from pydantic import ValidationError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
-from tests.unit.recovery.replay_harness import orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import orders
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
 KINESIS = {"kind": "kinesis", "stream": "events"}
 
 
 def declared(source: dict[str, Any] = KAFKA, **more: Any) -> PipelineSpec:
-    return shop(orders("int"), source=source, **more)
+    return pipeline_spec(orders("int"), source=source, **more)
 
 
 @pytest.mark.parametrize("source", [KAFKA, KINESIS])

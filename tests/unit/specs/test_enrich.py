@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.testing import declare_pipeline, declare_table
 
 GEO = {
     "name": "geo",
@@ -19,26 +20,16 @@ GEO = {
     "database": "geo/City.mmdb",
     "fields": {"country": "country.iso_code"},
 }
-DECLARED: dict[str, Any] = {
-    "pipeline": "cdn",
-    "description": "",
-    "owner": "",
-    "source": {"kind": "s3_sqs", "relay": "cdn", "bucket": "cdn", "format": "tsv"},
-    "event": {"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
-    "enrich": [GEO, {"name": "agent", "kind": "user_agent", "path": "cs(User-Agent)"}],
-    "private": [{"path": "c-ip", "keep": "network"}, {"path": "cs(Cookie)", "keep": "nothing"}],
-    "tables": [
-        {
-            "name": "requests",
-            "catch_all": True,
-            "columns": [
-                {"name": "network", "path": "c-ip", "type": "string"},
-                {"name": "country", "path": "_geo.country", "type": "string"},
-                {"name": "cookie", "path": "cs(Cookie)", "type": "string"},
-            ],
-        }
-    ],
-}
+DECLARED: dict[str, Any] = declare_pipeline(
+    declare_table(
+        "requests", "network string from c-ip", "country string from _geo.country", "cookie string from cs(Cookie)"
+    ),
+    pipeline="cdn",
+    source={"kind": "s3_sqs", "relay": "cdn", "bucket": "cdn", "format": "tsv"},
+    event={"name": {"constant": "request"}, "time": {"path": "datetime"}, "id": "x-edge-request-id"},
+    enrich=[GEO, {"name": "agent", "kind": "user_agent", "path": "cs(User-Agent)"}],
+    private=[{"path": "c-ip", "keep": "network"}, {"path": "cs(Cookie)", "keep": "nothing"}],
+)
 
 
 def declared(*edits: tuple[tuple[str | int, ...], Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from deltaworks.specs.gold import AffectsSpec, GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 
 
 def table(name: str, *reads: str) -> GoldTableSpec:
@@ -32,16 +33,8 @@ def test_a_cycle_is_rejected_with_its_names(tables: list[GoldTableSpec]) -> None
 
 
 def declared(**gold: object) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "a shop",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-            "tables": [{"name": "events", "catch_all": True}],
-            "gold": gold,
-        }
+    return pipeline_spec(
+        {"name": "events", "catch_all": True}, event={"name": {"path": "name"}, "time": {"path": "time"}}, gold=gold
     )
 
 

@@ -12,6 +12,7 @@ from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec
 from deltaworks.specs.loading import read_declaration
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec
 
 MINUTES = {
     "name": "minutes",
@@ -24,16 +25,11 @@ DEDUPE = {"by": "event_id", "within_hours": 1}
 
 
 def declared(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": "traffic",
-            "description": "traffic",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-            "tables": [{"name": "requests", "catch_all": True}],
-            "gold": {"dedupe": dedupe, "tables": [MINUTES | changes]},
-        }
+    return pipeline_spec(
+        {"name": "requests", "catch_all": True},
+        pipeline="traffic",
+        event={"name": {"path": "name"}, "time": {"path": "time"}},
+        gold={"dedupe": dedupe, "tables": [MINUTES | changes]},
     )
 
 

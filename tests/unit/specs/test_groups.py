@@ -10,13 +10,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_groups
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_project
+from tests.unit.specs.conftest import ENVIRONMENT
 
-ENVIRONMENT = """\
-environment: local
-lake: {root: "file:///lake"}
-landing: {root: "file:///landing"}
-messaging: {}
-"""
 PIPELINE = """\
 pipeline: %s
 description: events
@@ -30,13 +26,9 @@ stream: {max_run_seconds: %d}
 
 def project(root: Path, environment: str = "", **groups: str) -> Path:
     """A project whose pipelines have these lines at their end."""
-    files = {"environments/local.yaml": ENVIRONMENT + environment}
-    for number, (name, line) in enumerate(groups.items(), start=1):
-        files[f"pipelines/{name}/pipeline.yaml"] = PIPELINE % (name, 1000 * number) + f"{line}\n"
-    for path, text in files.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "include" / path).write_text(text)
-    return root
+    numbered = enumerate(groups.items(), start=1)
+    pipelines = [PIPELINE % (name, 1000 * number) + f"{line}\n" for number, (name, line) in numbered]
+    return write_project(root, *pipelines, environment=ENVIRONMENT + environment, relays=[])
 
 
 def read(root: Path) -> Catalog:

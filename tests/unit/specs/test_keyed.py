@@ -10,24 +10,18 @@ from pydantic import ValidationError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.testing import declare_pipeline, declare_table
 
 
 def spec(keyed: dict[str, Any] | None, **others: Any) -> PipelineSpec:
     columns = {"symbol": "string", "day": "date", "version": "long", "price": "decimal(12,4)", "weight": "double"}
     columns |= {"tags": "array<string>", "active": "boolean", "op": "string"}
-    table: dict[str, Any] = {
-        "name": "ticks",
-        "catch_all": True,
-        "columns": [{"name": name, "path": name, "type": kind} for name, kind in columns.items()],
-    }
-    declared = {
-        "pipeline": "market",
-        "description": "ticks",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"constant": "tick"}, "time": {"path": "time"}},
-        "tables": [table if keyed is None else {**table, "keyed": keyed}],
-    }
+    table: dict[str, Any] = declare_table("ticks", *(f"{name} {kind}" for name, kind in columns.items()))
+    declared = declare_pipeline(
+        table if keyed is None else {**table, "keyed": keyed},
+        pipeline="market",
+        event={"name": {"constant": "tick"}, "time": {"path": "time"}},
+    )
     return PipelineSpec.model_validate(declared | others)
 
 

@@ -11,6 +11,7 @@ from deltaworks.specs.live import sum_type
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.testing import declare_pipeline, declare_table
 
 LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "expire_after_minutes": 30}
 COLUMNS = {"view_id": "string", "user_id": "string", "played": "long", "price": "decimal(12,2)", "share": "float"}
@@ -18,23 +19,19 @@ COLUMNS |= {"tags": "array<string>", "ratio": "double", "org_id": "string", "ori
 
 
 def spec(live: dict[str, Any], **table: Any) -> PipelineSpec:
-    heartbeats: dict[str, Any] = {
-        "name": "heartbeats",
-        "catch_all": True,
-        "columns": [
+    heartbeats: dict[str, Any] = declare_table(
+        "heartbeats",
+        columns=[
             {"name": name, "path": "view_id" if name == "origin" else name, "type": kind}
             for name, kind in COLUMNS.items()
         ],
-    }
-    declared: dict[str, Any] = {
-        "pipeline": "video",
-        "description": "views",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"constant": "beat"}, "time": {"path": "time"}, "id": "id"},
-        "tables": [heartbeats | table],
-        "live": [{"name": "now", "reads": "heartbeats"} | live],
-    }
+    )
+    declared: dict[str, Any] = declare_pipeline(
+        heartbeats | table,
+        pipeline="video",
+        event={"name": {"constant": "beat"}, "time": {"path": "time"}, "id": "id"},
+        live=[{"name": "now", "reads": "heartbeats"} | live],
+    )
     return PipelineSpec.model_validate(declared)
 
 

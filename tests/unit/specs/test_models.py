@@ -11,6 +11,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.testing import write_files
 from tests.unit.specs.conftest import PIPELINE, write_project
 
 GOLD = """\
@@ -51,10 +52,7 @@ def project(root: Path, *, old: str = "", new: str = "", **sql: str) -> Path:
     assert old in text
     written = write_project(root, pipeline=text.replace(old, new, 1))
     files = SQL | {f"{folder}/{name}.sql": value for key, value in sql.items() for folder, name in [key.split("__")]}
-    for name, value in files.items():
-        path = written / "include" / "pipelines" / "shop" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(value)
+    write_files(written / "include" / "pipelines" / "shop", files)
     return written
 
 

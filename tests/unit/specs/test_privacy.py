@@ -14,6 +14,7 @@ from deltaworks.specs.privacy import PrivacySpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.testing import declare_pipeline, declare_table
 
 PRIVACY: dict[str, Any] = {
     "namespace": "players",
@@ -31,29 +32,21 @@ PRIVACY: dict[str, Any] = {
         "opt_out": {"when": {"consent.analytics": False}},
     },
 }
-DECLARED: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "",
-    "owner": "",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-    "event": {"name": {"path": "name"}, "time": {"path": "at"}, "id": "id"},
-    "privacy": PRIVACY,
-    "tables": [
-        {
-            "name": "orders",
-            "when": {"name": "order"},
-            "columns": [
-                {"name": "player_id", "path": "params.player_id", "type": "string", "required": True},
-                {"name": "device_id", "path": "params.device_id", "type": "string"},
-                {"name": "address", "path": "ip", "type": "string"},
-                {"name": "country", "path": "country", "type": "string"},
-                {"name": "friends", "path": "params.friends", "type": "array<struct<name: string, level: int>>"},
-            ],
-            "zorder_by": ["player_id"],
-        }
-    ],
-    "live": [{"name": "by_country", "reads": "orders", "group_by": ["country"]}],
-}
+DECLARED: dict[str, Any] = declare_pipeline(
+    declare_table(
+        "orders",
+        "player_id string from params.player_id required",
+        "device_id string from params.device_id",
+        "address string from ip",
+        "country string",
+        "friends array<struct<name: string, level: int>> from params.friends",
+        when="order",
+        zorder_by=["player_id"],
+    ),
+    event={"name": {"path": "name"}, "time": {"path": "at"}, "id": "id"},
+    privacy=PRIVACY,
+    live=[{"name": "by_country", "reads": "orders", "group_by": ["country"]}],
+)
 KAFKA = {"kind": "kafka", "bootstrap_servers": "broker:9092", "topics": ["shop"], "format": "json"}
 Edit = tuple[tuple[str | int, ...], Any]
 COLUMNS = ("tables", 0, "columns")

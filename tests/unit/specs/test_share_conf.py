@@ -16,6 +16,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.share_conf import extra_task_slots, launch_settings, master_kind, stream_share
 from deltaworks.specs.shares import JOB_CLASSES, JobClass
 from deltaworks.specs.spark_conf import submit_conf
+from deltaworks.testing import declare_pipeline, environment_spec
 
 JARS = Path(pyspark.__file__).parent / "jars"
 CLUSTERS = {"standalone": "spark://spark-master:7077", "yarn": "yarn", "kubernetes": "k8s://https://kubernetes.default"}
@@ -23,29 +24,15 @@ MASTERS = {"local": "local[4]", **CLUSTERS}
 on_each_master = pytest.mark.parametrize("master", MASTERS.values(), ids=MASTERS)
 on_each_cluster = pytest.mark.parametrize("master", CLUSTERS.values(), ids=CLUSTERS)
 of_each_class = pytest.mark.parametrize("job_class", JOB_CLASSES)
-SPEC: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "orders",
-    "owner": "tests",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-    "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-    "tables": [{"name": "orders", "catch_all": True}],
-}
+SPEC: dict[str, Any] = declare_pipeline(
+    {"name": "orders", "catch_all": True}, event={"name": {"path": "name"}, "time": {"path": "time"}}
+)
 #: Where Spark says by which names it is configured.
 SETTINGS_OF = ("spark-core_", "spark-kubernetes_", "spark-yarn_")
 
 
 def environment(spark: dict[str, Any] | None = None, **shares: Any) -> EnvironmentSpec:
-    return EnvironmentSpec.model_validate(
-        {
-            "environment": "tests",
-            "lake": {"root": "file:///lake"},
-            "landing": {"root": "file:///landing"},
-            "messaging": {},
-            "spark": spark or {},
-            "shares": shares,
-        }
-    )
+    return environment_spec("", spark=spark or {}, shares=shares)
 
 
 def conf_of(job_class: JobClass, master: str, **shares: Any) -> dict[str, str]:

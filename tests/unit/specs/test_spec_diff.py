@@ -16,47 +16,32 @@ from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.specs.spec_change_effects import Edit, Effect, NamedItems, OptionalSection
 from deltaworks.specs.spec_diff import classify_changes, marker_of, unsafe_changes
 from deltaworks.specs.table import ColumnSpec, TableSpec
+from deltaworks.testing import declare_pipeline, declare_table
 
-DECLARED: dict[str, Any] = {
-    "pipeline": "shop",
-    "description": "Orders",
-    "owner": "shop",
-    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b", "prefix": "shop/"},
-    "unwrap": {"path": "body"},
-    "event": {"name": {"path": "name"}, "time": {"path": "at"}, "id": ["id"]},
-    "tables": [
-        {"name": "events", "catch_all": True},
-        {
-            "name": "orders",
-            "when": {"name": "order"},
-            "columns": [
-                {"name": "amount", "path": "amount", "type": "decimal(12,2)"},
-                {"name": "country", "path": "country", "type": "string"},
-            ],
-        },
-        {
-            "name": "contacts",
-            "when": {"name": "contact"},
-            "columns": [
-                {"name": name, "path": path, "type": "string"}
-                for name, path in (("org_id", "org"), ("id", "id"), ("origin", "id"), ("lead", "id"))
-            ],
-            "partition_by": ["org_id"],
-            "mutable": {"id": "id", "origin": "origin"},
-        },
-        {
-            "name": "requests",
-            "when": {"name": "request"},
-            "columns": [
-                {"name": name, "path": f"request.{name}", "type": kind} for name, kind in REQUEST_COLUMNS.items()
-            ],
-        },
-        {"name": "news", "announces": {"table": "contacts"}, "partition_by": ["ingested_date"]},
-    ],
-    "mutations": {"requests": "requests"},
-    "live": [{"name": "orders_live", "reads": "orders", "group_by": ["country"]}],
-    "gold": {"tables": [{"name": "daily", "sql": "d.sql", "reads": ["orders"], "partition_by": "event_date"}]},
-}
+DECLARED: dict[str, Any] = declare_pipeline(
+    {"name": "events", "catch_all": True},
+    declare_table("orders", "amount decimal(12,2)", "country string", when="order"),
+    declare_table(
+        "contacts",
+        *(
+            f"{name} string from {path}"
+            for name, path in (("org_id", "org"), ("id", "id"), ("origin", "id"), ("lead", "id"))
+        ),
+        when="contact",
+        partition_by=["org_id"],
+        mutable={"id": "id", "origin": "origin"},
+    ),
+    declare_table(
+        "requests", *(f"{name} {kind} from request.{name}" for name, kind in REQUEST_COLUMNS.items()), when="request"
+    ),
+    {"name": "news", "announces": {"table": "contacts"}, "partition_by": ["ingested_date"]},
+    source={"kind": "s3_sqs", "relay": "landing", "bucket": "b", "prefix": "shop/"},
+    unwrap={"path": "body"},
+    event={"name": {"path": "name"}, "time": {"path": "at"}, "id": ["id"]},
+    mutations={"requests": "requests"},
+    live=[{"name": "orders_live", "reads": "orders", "group_by": ["country"]}],
+    gold={"tables": [{"name": "daily", "sql": "d.sql", "reads": ["orders"], "partition_by": "event_date"}]},
+)
 ORDERS = ("tables", 1)
 CONTACTS = ("tables", 2)
 

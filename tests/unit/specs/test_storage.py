@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from urllib.parse import urlparse
 
 import boto3
@@ -17,15 +16,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.specs.storage import StorageSpec, connection_variables, resolved_variables
 from deltaworks.tables.lake import Lake, arrow_filesystem, arrow_path
-from tests.moto_server import running_moto
 
 BUCKET = f"lake-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with running_moto() as address:
-        yield address
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from deltaworks.specs import table
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.table import table_rule_problem
+from tests.processes import run_process
 
 COLUMNS = {
     "event_time": "timestamp",
@@ -147,11 +147,6 @@ def test_specs_with_cached_rules_are_read_without_duckdb(
     )
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT_ROOT / "include")}
 
-    messages = [
-        subprocess.run(
-            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    ]
+    messages = [run_process([sys.executable, "-c", program], env=variables, check=True).stdout for _ in range(2)]
 
     assert [line.strip() for line in messages] == ["True", "False"]

@@ -14,7 +14,7 @@ from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import SpecChange, classify_changes
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern
-from tests.unit.recovery.replay_harness import shop
+from deltaworks.testing import pipeline_spec
 
 EVENTS = {"name": "events", "catch_all": True}
 
@@ -28,12 +28,12 @@ def messages(model: Any, declared: dict[str, Any]) -> dict[str, str]:
 
 
 def with_time(**time: Any) -> PipelineSpec:
-    return shop(EVENTS, event={"name": {"path": "name"}, "time": time})
+    return pipeline_spec(EVENTS, event={"name": {"path": "name"}, "time": time})
 
 
 def with_column(**column: Any) -> PipelineSpec:
     columns = [{"name": "at", "path": "at", "type": "timestamp"} | column]
-    return shop(EVENTS | {"columns": columns})
+    return pipeline_spec(EVENTS | {"columns": columns})
 
 
 def test_a_pattern_is_parsed() -> None:
@@ -149,7 +149,7 @@ def test_rows_of_a_table_have_no_arrival_time() -> None:
     source = {"kind": "delta", "pipeline": "games", "table": "events"}
 
     with pytest.raises(ValidationError, match=r"declare a path, such as _ingested_at"):
-        shop(EVENTS, event={"name": {"path": "name"}, "time": {"arrival": True}}, source=source)
+        pipeline_spec(EVENTS, event={"name": {"path": "name"}, "time": {"arrival": True}}, source=source)
 
 
 def changes(old: PipelineSpec, new: PipelineSpec) -> list[tuple[str, Effect]]:
@@ -207,4 +207,4 @@ def test_original_columns_have_the_time_format_of_changing_columns() -> None:
     with pytest.raises(
         ValidationError, match=r"give it the same path, type, unit, format and zone \(due, date, iso8601, %d"
     ):
-        shop(table | {"mutable": mutable})
+        pipeline_spec(table | {"mutable": mutable})

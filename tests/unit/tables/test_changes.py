@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Changes, changed_partitions
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -18,11 +16,6 @@ from deltaworks.tables.log import commit_history
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}"))
 
 
 def append(lake: Lake, batch: int, *days: int | None, partition_by: tuple[str, ...] = ("event_date",)) -> int:
@@ -75,7 +68,7 @@ def test_compaction_does_not_count_as_a_change_and_a_delete_does(lake: Lake) -> 
 def test_a_commit_that_is_no_longer_in_the_log_means_everything_may_have_changed(lake: Lake, tmp_path: Path) -> None:
     append(lake, 1, 1)
     newest = append(lake, 2, 2)
-    (tmp_path / KEY / "_delta_log" / f"{1:020d}.json").unlink()
+    (Path(lake.storage.prefix, KEY) / "_delta_log" / f"{1:020d}.json").unlink()
 
     found = changed_partitions(lake, KEY, after_version=0, up_to_version=newest)
 
@@ -92,7 +85,7 @@ def test_a_table_behind_the_last_read_version_was_recreated(lake: Lake) -> None:
 def test_a_remove_without_its_partition_means_everything_may_have_changed(lake: Lake, tmp_path: Path) -> None:
     version = append(lake, 1, 1)
     action = {"remove": {"path": "part-0.parquet", "dataChange": True}}
-    (tmp_path / KEY / "_delta_log" / f"{version + 1:020d}.json").write_text(json.dumps(action) + "\n")
+    (Path(lake.storage.prefix, KEY) / "_delta_log" / f"{version + 1:020d}.json").write_text(json.dumps(action) + "\n")
 
     assert changed_partitions(lake, KEY, after_version=version, up_to_version=version + 1).is_unbounded
 

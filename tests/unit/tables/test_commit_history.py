@@ -11,18 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import log
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import local_lake
 
 KEY, COMMITS = "games/events", 40
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    lake, rows = Lake(StorageSpec(root=f"file://{tmp_path}")), pa.table({"a": [1]})
+    lake, rows = local_lake(tmp_path), pa.table({"a": [1]})
     table = lake.ensure(KEY, rows.schema, user_metadata="{}")
     for version in range(1, COMMITS):
         lake.append(table, KEY, rows, step=Step("games", version), user_metadata=json.dumps({"batch": str(version)}))

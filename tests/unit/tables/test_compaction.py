@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.mutations.bounds import read_arrivals
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import compaction
 from deltaworks.tables.arrow_types import cast_values
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
@@ -28,17 +27,13 @@ from deltaworks.tables.compaction import CompactionOutcome, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
+from deltaworks.testing import local_lake
 from tests.examples import examples
 from tests.unit.maintenance.table_data import DAYS, append, make
 
 GROUP = "7d1c"
 METADATA = user_metadata(pipeline="shop", batch=1, operation=OPTIMIZE, group=GROUP)
 MIB = 1 << 20
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 @pytest.fixture
@@ -308,7 +303,7 @@ def test_rows_stay_the_same_and_no_file_of_another_partition_is_touched(
     tmp_path: Path, created_files: list[Any], chosen: set[int]
 ) -> None:
     shutil.rmtree(tmp_path / "lake", ignore_errors=True)
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+    lake = local_lake(tmp_path / "lake")
     table = lake.ensure("tables/shop/any", COLUMNS, user_metadata=METADATA, partition_by=["place"])
     written = []
     for place, records, _, is_older in created_files:

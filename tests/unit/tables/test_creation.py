@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
@@ -28,11 +26,6 @@ def struct(*columns: dict[str, Any]) -> dict[str, Any]:
 
 
 DATE, USERS = column("event_date", "date"), column("users", "long")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}"))
 
 
 def new_table(*users: int, step: int = 1) -> NewTable:

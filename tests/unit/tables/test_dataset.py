@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from werkzeug.serving import WSGIRequestHandler
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of
-from tests.moto_server import running_moto
+from tests.processes import run_process
 
 KEY = "tables/öd 100%/orders"
 #: Values that clients write into paths in ways of their own.
@@ -57,12 +56,6 @@ print(rows.num_rows, flush=True)
 @pytest.fixture
 def local(tmp_path: Path) -> StorageSpec:
     return StorageSpec(root=f"file://{tmp_path}/a lake")
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with running_moto() as address:
-        yield address
 
 
 @pytest.fixture
@@ -178,8 +171,6 @@ def test_a_process_exits_cleanly_despite_late_arrow_threads(local: StorageSpec, 
     for _ in range(4):
         write(lake, ROWS.select(["number"]), key="orders", partition_by=None)
 
-    done = subprocess.run(
-        [sys.executable, "-c", SLOW, local.root, "orders"], capture_output=True, text=True, check=False
-    )
+    done = run_process([sys.executable, "-c", SLOW, local.root, "orders"])
 
     assert (done.returncode, done.stdout) == (0, "12000\n"), done.stderr

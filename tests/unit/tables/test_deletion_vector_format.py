@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
@@ -39,11 +38,6 @@ def test_deleted_positions_are_decoded(parts: list[set[int]], runs: bool) -> Non
 
 def added(vector: dict[str, Any]) -> dict[str, Any]:
     return {"path": "part-1.parquet", "deletionVector": vector}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 @pytest.mark.parametrize("positions", [{0}, {3, 4, 5, 70_000}, set(range(0, 20_000, 2))])

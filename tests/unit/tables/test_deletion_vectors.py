@@ -8,10 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
 KEY = "tables/shop/orders"
@@ -24,11 +22,6 @@ PROTOCOL = {
 FIELDS = [
     {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("a", "long"), ("p", "string"))
 ]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 def log(lake: Lake) -> Path:

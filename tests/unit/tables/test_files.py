@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import data_file_path, partition_value_text, split_by_partition, write_file
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 
 UTC = dt.UTC
 PARTITIONED = pa.schema([("day", pa.date32()), ("name", pa.string()), ("flag", pa.bool_()), ("row", pa.int64())])
@@ -81,7 +80,7 @@ def test_rows_with_special_characters_in_partition_values_are_read_back(tmp_path
     ]
     schema = pa.schema([("name", pa.string()), ("row", pa.int64())])
     data = pa.table({"name": names, "row": range(len(names))}, schema=schema)
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    lake = local_lake(tmp_path)
     metadata = user_metadata(pipeline="p", batch=1, operation="append")
     table = lake.ensure("t", schema, user_metadata=metadata, partition_by=["name"])
 
@@ -118,7 +117,7 @@ def test_bounds_let_deltalake_skip_files_and_never_rows(tmp_path: Path) -> None:
     amount = decimal.Decimal("1234567890123456789012345678.1234567891")
     at = dt.datetime(2024, 1, 1, 1, 1, 1, 123_456, tzinfo=UTC)
     schema = pa.schema([("amount", pa.decimal128(38, 10)), ("at", pa.timestamp("us", tz="UTC")), ("text", pa.string())])
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    lake = local_lake(tmp_path)
     metadata = user_metadata(pipeline="p", batch=1, operation="append")
     table = lake.ensure("t", schema, user_metadata=metadata)
     rows = pa.Table.from_pylist([{"amount": amount, "at": at, "text": "b" * 40}], schema)

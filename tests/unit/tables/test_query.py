@@ -9,62 +9,41 @@ from decimal import Decimal
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.provenance import user_metadata
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
+from deltaworks.testing import append_rows, catalog_of, declare_table, pipeline_spec
 
-SPEC = PipelineSpec.model_validate(
-    {
-        "pipeline": "shop",
-        "description": "",
-        "owner": "",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
-        "event": {"name": {"path": "name"}, "time": {"path": "time"}},
-        "tables": [
-            {
-                "name": "orders",
-                "when": {"name": "order"},
-                "columns": [{"name": "amount", "path": "amount", "type": "decimal(12,2)"}],
-            },
-            {"name": "refunds", "when": {"name": "refund"}},
-        ],
-    }
+SPEC = pipeline_spec(
+    declare_table("orders", "amount decimal(12,2)", when="order"),
+    {"name": "refunds", "when": {"name": "refund"}},
+    source={"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+    event={"name": {"path": "name"}, "time": {"path": "time"}},
 )
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    here = StorageSpec(root=f"file://{tmp_path}")
-    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
-    return Catalog(environment=environment, relays={}, pipelines={"shop": SPEC}, root=tmp_path)
+    return catalog_of(tmp_path, SPEC)
 
 
 def append(catalog: Catalog, number: int) -> None:
-    lake, key = Lake(catalog.environment.lake), paths.table("shop", "orders")
-    schema, made = (
-        arrow_schema(SPEC.table("orders").column_types()),
-        user_metadata(pipeline="shop", batch=number, operation="append"),
-    )
+    lake, schema = Lake(catalog.environment.lake), arrow_schema(SPEC.table("orders").column_types())
     day = dt.date(2024, 1, number)
     row = {
         "event_date": day,
         "event_time": dt.datetime(2024, 1, number, 23, 30, tzinfo=dt.UTC),
         "amount": Decimal(number),
     }
-    table = lake.ensure(key, schema, user_metadata=made, partition_by=["event_date"])
-    lake.append(table, key, pa.Table.from_pylist([row], schema), step=Step("s", number), user_metadata=made)
+    key = paths.table("shop", "orders")
+    append_rows(lake, key, [row], number=number, schema=schema, partition_by=["event_date"])
 
 
 def test_only_existing_tables_are_bound(catalog: Catalog) -> None:
@@ -107,9 +86,7 @@ def test_unreadable_objects_are_a_view_of_quarantine(catalog: Catalog) -> None:
     event = RejectedEvent(8, 0, "shop/2", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=3, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
     lake, key = Lake(catalog.environment.lake), paths.table("shop", "quarantine")
-    made = user_metadata(pipeline="shop", batch=3, operation="append")
-    table = lake.ensure(key, rows.schema, user_metadata=made, partition_by=["quarantine_date"])
-    lake.append(table, key, rows, step=Step("s", 1), user_metadata=made)
+    append_rows(lake, key, rows, partition_by=["quarantine_date"])
 
     connection, names = connect(catalog)
 
@@ -122,22 +99,16 @@ MUTABLE = PipelineSpec.model_validate(
     {
         **SPEC.model_dump(mode="json", include={"pipeline", "description", "owner", "source", "event"}),
         "tables": [
-            {
-                "name": "visits",
-                "when": {"name": "visit"},
-                "columns": [
-                    {"name": "org_id", "path": "org", "type": "string"},
-                    {"name": "contact_id", "path": "contact", "type": "string"},
-                    {"name": "origin", "path": "contact", "type": "string"},
-                ],
-                "partition_by": ["org_id"],
-                "mutable": {"id": "contact_id", "origin": "origin"},
-            },
-            {
-                "name": "requests",
-                "when": {"name": "request"},
-                "columns": [{"name": name, "path": name, "type": kind} for name, kind in REQUEST_COLUMNS.items()],
-            },
+            declare_table(
+                "visits",
+                "org_id string from org",
+                "contact_id string from contact",
+                "origin string from contact",
+                when="visit",
+                partition_by=["org_id"],
+                mutable={"id": "contact_id", "origin": "origin"},
+            ),
+            declare_table("requests", *(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items()), when="request"),
         ],
         "mutations": {"requests": "requests"},
     }
@@ -150,8 +121,7 @@ def test_deleted_rows_are_excluded_and_ids_have_names(catalog: Catalog) -> None:
 
     def fill(name: str, columns: Mapping[str, str], rows: list[dict[str, object]]) -> None:
         key, schema = paths.table("shop", name), arrow_schema(columns)
-        table = lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
-        lake.append(table, key, pa.Table.from_pylist(rows, schema), step=Step(name, 1), user_metadata="{}")
+        append_rows(lake, key, rows, schema=schema, partition_by=["org_id"])
 
     visits: list[dict[str, object]] = [
         {"org_id": org, "contact_id": contact, "event_id": f"{org}{contact}{deleted}", "_deleted": deleted}

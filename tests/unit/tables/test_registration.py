@@ -12,18 +12,16 @@ from sqlglot import exp
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import external_session_settings, registration_statements
+from deltaworks.testing import catalog_of
 from tests.unit.tables.test_query import MUTABLE
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    here = StorageSpec(root=f"file://{tmp_path}/it's")
-    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
-    return Catalog(environment=environment, relays={}, pipelines={"shop": MUTABLE}, root=tmp_path)
+    return catalog_of(tmp_path / "it's", MUTABLE)
 
 
 def make(catalog: Catalog, name: str, **columns: pa.DataType) -> None:

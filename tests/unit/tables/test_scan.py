@@ -12,10 +12,10 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake.exceptions import DeltaProtocolError
 
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
 from deltaworks.tables.lake import Lake, duckdb_source
+from deltaworks.testing import local_lake
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -39,7 +39,7 @@ def base85(data: bytes) -> str:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A lake with a table of six rows in one file; the second and fifth are deleted."""
-    lake = Lake(StorageSpec(root=f"file://{tmp_path}"))
+    lake = local_lake(tmp_path)
     table = lake.ensure("t", SCHEMA, user_metadata="{}")
     rows = pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA)
     lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")

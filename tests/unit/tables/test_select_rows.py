@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import lake as module
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, select_rows
+from deltaworks.testing import local_lake
 from tests.examples import examples
 
 SCHEMA = arrow_schema({"outcome": "string", "batch_id": "long", "row": "long"})
@@ -29,7 +29,7 @@ FILES = st.lists(
 
 
 def table_of(root: Path, files: list[list[dict[str, Any]]]) -> tuple[Lake, Any]:
-    lake = Lake(StorageSpec(root=f"file://{root}"))
+    lake = local_lake(root)
     table = lake.ensure("t", SCHEMA, user_metadata=MADE)
     written = [
         write_file(fs.LocalFileSystem(), f"{root}/t", pa.Table.from_pylist(rows, schema=SCHEMA), partition={})

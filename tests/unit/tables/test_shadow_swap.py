@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import TableState, state_at
 from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
+from deltaworks.testing import local_lake
 
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 OLD = [{"day": "a", "n": 1}, {"day": "b", "n": 2}]
@@ -30,15 +30,10 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+    made = local_lake(tmp_path / "lake")
     write(made, TABLE, OLD, by="day")
     write(made, SHADOW, NEW, by="kind")
     return made
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> ObjectStore:
-    return LocalObjects(tmp_path / "lake")
 
 
 def write(lake: Lake, key: str, rows: Rows, *, by: str, properties: Mapping[str, str] | None = None) -> None:

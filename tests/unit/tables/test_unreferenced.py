@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import table_retention_hours
@@ -18,11 +17,6 @@ from deltaworks.tables.vacuum_candidates import count_unreferenced
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("value", pa.int64())])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 def fill(lake: Lake, *, retention: str = "interval 7 days") -> None:

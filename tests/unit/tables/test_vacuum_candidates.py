@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.vacuum_candidates import (
     LogTooShort,
@@ -27,6 +26,7 @@ from deltaworks.tables.vacuum_candidates import (
     candidates_by_log,
     record_vacuumed_version,
 )
+from deltaworks.testing import local_lake
 from tests.examples import examples
 
 KEY = "tables/shop/orders"
@@ -76,7 +76,7 @@ class TableHistory:
 
     @property
     def lake(self) -> Lake:
-        return Lake(StorageSpec(root=f"file://{self.root}"))
+        return local_lake(self.root)
 
     @property
     def folder(self) -> Path:

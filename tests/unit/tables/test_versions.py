@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
 from deltaworks.tables.versions import Versions
+from deltaworks.testing import local_lake
 from tests.examples import examples
 
 KEY = "tables/shop/orders"
@@ -40,7 +39,7 @@ def set_times(root: Path, seconds: list[int], *, key: str = KEY) -> None:
 
 
 def versions(root: Path) -> Versions:
-    return Versions(Lake(StorageSpec(root=f"file://{root}")), KEY, name="shop.orders")
+    return Versions(local_lake(root), KEY, name="shop.orders")
 
 
 def values(table: DeltaTable) -> list[int]:

@@ -22,9 +22,13 @@ class ScorePenalty(SummaryPart):
 
 
 class MaintenancePlan(SummaryPart):
-    """The plan of the next maintenance run for a table. `deferred` partitions do not fit into its time."""
+    """The plan of the next maintenance run for a table. `deferred` partitions do not fit into its time.
+
+    `order` says whether Z-order acts, from which size, or why it would skip nothing; empty without `zorder_by`.
+    """
 
     reason: str
+    order: str = ""
     partitions: int = 0
     files_saved: int = 0
     bytes_rewritten: int = 0

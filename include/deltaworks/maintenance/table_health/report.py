@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.optimize_night import read_policy
-from deltaworks.maintenance.partition_choice import ROW_GROUP_BYTES, TableChoice, choose_partitions
+from deltaworks.maintenance.partition_choice import ORDERED_ROW_GROUP_BYTES, TableChoice, choose_partitions
 from deltaworks.maintenance.table_health.catalog_tables import (
     COMMITS_PER_TABLE,
     DeclaredTable,
@@ -257,7 +257,9 @@ class _ReportReader:
         policy = read_policy(self._catalog.pipeline(report.owner))
         layout = read_layout(lake, report.owner, table)
         choice = choose_partitions(health, layout, ledger=ledger, now=self._now, policy=policy)
-        share = None if table.declared is None else unordered_share(health, table.declared, ledger)
+        share = None
+        if table.declared is not None:
+            share = unordered_share(health, table.declared, ledger, zorder_from_bytes=policy.zorder_from_bytes)
         return replace(report, choice=choice, unordered_share=share)
 
 
@@ -266,17 +268,20 @@ def _with_score(report: TableReport, health: TableHealth) -> TableReport:
     return replace(report, score=score(health, unordered_share=report.unordered_share, unreferenced_bytes=unneeded))
 
 
-def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:
+def unordered_share(
+    health: TableHealth, declared: TableSpec, ledger: ZOrderState, *, zorder_from_bytes: int
+) -> float | None:
     """Returns the approximate share of bytes that are not in Z-order; None if no order is declared.
 
-    Partitions with one file or a single row group count as ordered.
+    Partitions below `zorder_from_bytes`, or of one file that Z-order would not rewrite, count as ordered.
     """
     if not declared.zorder_by:
         return None
     unordered = 0.0
     for part in health.partition_health:
         entry = ledger.ordered.get(part.partition)
-        if part.files > 1 and part.bytes > ROW_GROUP_BYTES:
+        is_ordered_later = part.files > 1 or part.bytes > ORDERED_ROW_GROUP_BYTES
+        if is_ordered_later and part.bytes >= zorder_from_bytes:
             in_this_order = entry is not None and entry.columns == declared.zorder_by
             unordered += part.bytes * (entry.unordered_share(part) if in_this_order and entry is not None else 1.0)
     return unordered / health.bytes if health.bytes else 0.0

@@ -148,6 +148,7 @@ def _table_plan(choice: TableChoice, plan: NightPlan) -> MaintenancePlan:
     selected = plan.selected_partitions(choice.table)
     return MaintenancePlan(
         reason=truncate(choice.reason),
+        order=truncate(choice.order),
         partitions=len(selected),
         files_saved=sum(partition.files_saved for partition in selected),
         bytes_rewritten=sum(partition.bytes_rewritten for partition in selected),

@@ -19,15 +19,15 @@ def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
     """
-    shards, ordinals = batch.column("shard_id"), batch.column("ordinal")
+    shards, ordinals = batch.column("shardId"), batch.column("ordinal")
     seqs = [row_seq(shard, ordinal) for shard, ordinal in zip(shards.to_pylist(), ordinals.to_pylist(), strict=True)]
     return {
         "stream": pa.repeat(pa.scalar(stream), batch.num_rows),
         "partition": shards,
-        "position": batch.column("sequence_number"),
-        "arrived_at_us": batch.column("approximate_arrival_timestamp").cast(pa.int64()),
+        "position": batch.column("sequenceNumber"),
+        "arrived_at_us": batch.column("approximateArrivalTimestamp").cast(pa.int64()),
         "_seq": pa.array(seqs, pa.int64()),
-        "record_key": batch.column("partition_key").cast(pa.binary()),
+        "record_key": batch.column("partitionKey").cast(pa.binary()),
         "value": batch.column("data"),
     }
 
@@ -37,10 +37,10 @@ def kinesis_columns(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.select(
-        F.col("partition").alias("shard_id"),
-        F.col("position").alias("sequence_number"),
-        F.col("record_key").cast("string").alias("partition_key"),
+        F.col("partition").alias("shardId"),
+        F.col("position").alias("sequenceNumber"),
+        F.col("record_key").cast("string").alias("partitionKey"),
         F.col("value").alias("data"),
-        F.timestamp_micros("arrived_at_us").alias("approximate_arrival_timestamp"),
+        F.timestamp_micros("arrived_at_us").alias("approximateArrivalTimestamp"),
         F.col("_seq").bitwiseAND(F.lit((1 << ORDINAL_BITS) - 1)).alias("ordinal"),
     )

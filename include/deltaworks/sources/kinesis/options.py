@@ -16,12 +16,18 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.shard_range_reader import FetchOptions
 from deltaworks.sources.stream_options import (
+    CHECKPOINT_OPTION,
+    STATE_OPTION,
     boolean_option,
     check_option_names,
+    check_unsupported,
     invalid_option,
+    key_reference,
     number_option,
     option_validation_error,
-    storage_root,
+    pop_checkpoint,
+    rename_options,
+    state_root,
 )
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -34,6 +40,32 @@ _NAMES = (
     *("maxRecords", "maxBytes", "maxSeconds", "allowDataLoss", "deaggregate", "startOffset", "keepBatches"),
     *("consumerMode", "consumerName"),
 )
+#: Option names of published code for other Kinesis sources of Spark. Their keys may be literal.
+_PUBLISHED_KEYS = {"awsAccessKey": "accessKey", "awsAccessKeyId": "accessKey", "awsSecretKey": "secretKey"}
+_PUBLISHED_NAMES = {**_PUBLISHED_KEYS, "endpointUrl": "endpoint", "startingPosition": "initialPosition"}
+_PUBLISHED_POSITIONS = {"earliest": "trim_horizon"}
+_POSITIONS = "trim_horizon (or earliest), latest, at_timestamp"
+_ROLE = "give the machine a role or a profile (AWS_PROFILE) that assumes it, and omit the keys"
+_BATCH_LIMITS = "maxRecords, maxBytes and maxSeconds limit a batch"
+_ONE_TASK = "one task reads each shard, with its own client; omit it"
+#: What to use instead of options that other Kinesis sources have.
+_UNSUPPORTED = {
+    **dict.fromkeys(("roleArn", "roleExternalId", "roleSessionName", "stsEndpoint"), _ROLE),
+    **dict.fromkeys(("awsSTSRoleARN", "awsSTSSessionName", "awsUseInstanceProfile", "serviceCredential"), _ROLE),
+    **dict.fromkeys(("maxRecordsPerFetch", "maxFetchRate", "minFetchPeriod", "maxFetchDuration"), _BATCH_LIMITS),
+    **dict.fromkeys(("fetchBufferSize", "kinesis.executor.*"), _BATCH_LIMITS),
+    **dict.fromkeys(("shardsPerTask", "coalesceThresholdBlockSize", "coalesceBinSize", "coalesce"), _ONE_TASK),
+    **dict.fromkeys(("reuseKinesisClient", "avoidEmptyPolls"), _ONE_TASK),
+    **dict.fromkeys(("shardFetchInterval", "describeShardInterval"), "shards are listed every 10 seconds; omit it"),
+    **dict.fromkeys(("clientRetries", "kinesis.client.*"), "throttling is retried for two minutes; omit it"),
+    **dict.fromkeys(("consumerNamePrefix", "registeredConsumerId"), "use consumerName"),
+    "consumerRefreshInterval": "subscriptions are renewed when they end; omit it",
+    **dict.fromkeys(
+        ("requireConsumerDeregistration", "deregisterConsumerTimeoutS"),
+        "a consumer remains; `aws kinesis deregister-stream-consumer` removes it",
+    ),
+    "failOnDataLoss": "use allowDataLoss, which is its opposite",
+}
 _CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
@@ -65,14 +97,16 @@ class KinesisOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID, naming the option. The message contains no secret.
         """
-        named = check_option_names(_FORMAT, options, _NAMES)
+        checkpoint, options = pop_checkpoint(options)
+        check_unsupported(_FORMAT, options, _UNSUPPORTED)
+        named = check_option_names(_FORMAT, _rename_published(options), _NAMES)
         name, arn, region = _parse_stream(named)
         position, timestamp = _parse_initial_position(named)
         return cls(
             stream=name,
             arn=arn,
             aws=_parse_aws(named, region),
-            state=_parse_state(named),
+            state=_parse_state(named, checkpoint),
             initial_position=position,
             initial_timestamp=timestamp,
             max_records=number_option(_FORMAT, named, "maxRecords", 100_000),
@@ -86,6 +120,15 @@ class KinesisOptions:
             retained_batches=number_option(_FORMAT, named, "keepBatches", 100, minimum=2),
             consumer=_parse_consumer(named),
         )
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Rejects options that no query can start with. The location of the checkpoint is unknown before the start.
+
+    Raises:
+        ConfigError: SOURCE_OPTION_INVALID.
+    """
+    KinesisOptions.parse({**options, CHECKPOINT_OPTION: "file:///checkpoint/sources/0"})
 
 
 def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: object) -> dict[str, str]:
@@ -106,11 +149,26 @@ def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: ob
     return {name: str(value) for name, value in {**rendered, **extra}.items() if value is not None}
 
 
+def _rename_published(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options with this source's names instead of published ones, and references instead of literal
+    keys.
+    """
+    keys = {name.lower() for name in _PUBLISHED_KEYS}
+    without_keys = {
+        name: key_reference(value) if name.lower() in keys and value else value for name, value in options.items()
+    }
+    return rename_options(_FORMAT, without_keys, _PUBLISHED_NAMES)
+
+
 def _parse_stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
     """Returns the stream's name, ARN (None if only the name is given) and region."""
     arn, name = options.get("streamARN"), options.get("streamName")
     if (arn is None) == (name is None):
         raise _invalid_option("streamName", "or streamARN is required, and not both")
+    if name is not None and "," in name:
+        raise _invalid_option(
+            "streamName", "must be one stream: read each with its own `readStream`, then `union` them"
+        )
     if name is not None:
         return name, None, options.get("region", "us-east-1")
     parts = (arn or "").split(":")
@@ -132,16 +190,9 @@ def _parse_aws(options: Mapping[str, str], region: str) -> AwsSpec:
         raise option_validation_error(_FORMAT, error, names, fallback="accessKey") from None
 
 
-def _parse_state(options: Mapping[str, str]) -> StorageSpec:
-    if not options.get("stateLocation"):
-        raise _invalid_option(
-            "stateLocation",
-            "is required: tasks agree on the end of each batch through objects there, since neither Kinesis nor "
-            "Spark's checkpoint provides it. Choose a separate folder for each query: s3://bucket/folder or, on "
-            "one machine, file:///folder",
-        )
+def _parse_state(options: Mapping[str, str], checkpoint: str) -> StorageSpec:
     names = {
-        "root": "stateLocation",
+        "root": STATE_OPTION,
         "endpoint": "stateEndpoint",
         "region": "stateRegion",
         "access_key": "stateAccessKey",
@@ -149,7 +200,15 @@ def _parse_state(options: Mapping[str, str]) -> StorageSpec:
         "path_style": "statePathStyle",
     }
     fields = {field: options[name] for field, name in names.items() if name in options}
-    fields["root"] = storage_root(options["stateLocation"])
+    fields["root"] = state_root(
+        _FORMAT,
+        options,
+        checkpoint=checkpoint,
+        # Two sources of one query each have a state: their batches end at different records.
+        folder=f"kinesis-{checkpoint.rstrip('/').rpartition('/')[2]}",
+        purpose="tasks agree on the end of each batch through objects there, since Kinesis does not provide it. Choose "
+        "a separate folder for each query: s3://bucket/folder or, on one machine, file:///folder",
+    )
     try:
         return StorageSpec.model_validate(fields)
     except ValidationError as error:
@@ -158,9 +217,12 @@ def _parse_state(options: Mapping[str, str]) -> StorageSpec:
 
 def _parse_initial_position(options: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:
     position = options.get("initialPosition", "trim_horizon").lower()
+    position = _PUBLISHED_POSITIONS.get(position, position)
     text = options.get("initialTimestamp")
     if position not in get_args(InitialPosition):
-        raise _invalid_option("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
+        raise _invalid_option(
+            "initialPosition", f"must be one of {_POSITIONS}, the last with the time in initialTimestamp"
+        )
     if (position == "at_timestamp") != (text is not None):
         raise _invalid_option(
             "initialTimestamp", ("is allowed only with initialPosition at_timestamp, and required there")

@@ -103,13 +103,13 @@ _AGGREGATE = _aggregate_type()
 
 ROW_SCHEMA = pa.schema(
     [
-        pa.field("stream_name", pa.string()),
-        pa.field("shard_id", pa.string()),
-        pa.field("sequence_number", pa.string()),
-        pa.field("sub_sequence_number", pa.int64()),
-        pa.field("partition_key", pa.string()),
+        pa.field("stream", pa.string()),
+        pa.field("shardId", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("subSequenceNumber", pa.int64()),
+        pa.field("partitionKey", pa.string()),
         pa.field("data", pa.binary()),
-        pa.field("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
         pa.field("ordinal", pa.int64()),
     ]
 )
@@ -210,7 +210,7 @@ class Rows:
                 pa.array(self._sub_sequence_numbers[part], pa.int64()),
                 pa.array(self._partition_keys[part], pa.string()),
                 pa.array(self._data[part], pa.binary()),
-                arrivals.cast(ROW_SCHEMA.field("approximate_arrival_timestamp").type),
+                arrivals.cast(ROW_SCHEMA.field("approximateArrivalTimestamp").type),
                 pa.array(range(first_ordinal + begin, first_ordinal + begin + count), pa.int64()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)

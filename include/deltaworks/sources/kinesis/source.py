@@ -49,7 +49,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec, resolved_variables, s
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_arrival_timestamp", "ordinal")
+COLUMNS = ("shardId", "sequenceNumber", "partitionKey", "data", "approximateArrivalTimestamp", "ordinal")
 
 
 class KinesisSource:
@@ -142,8 +142,8 @@ class KinesisReader:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         for batch in batches:
             columns = {name: batch.column(name) for name in batch.schema.names}
-            arrivals_us = columns["approximate_arrival_timestamp"].cast(pa.int64()).to_pylist()
-            names = ("shard_id", "ordinal", "sequence_number", "partition_key", "data")
+            arrivals_us = columns["approximateArrivalTimestamp"].cast(pa.int64()).to_pylist()
+            names = ("shardId", "ordinal", "sequenceNumber", "partitionKey", "data")
             for shard, ordinal, number, key, data, oldest_at in zip(
                 *(columns[name].to_pylist() for name in names), arrivals_us, strict=True
             ):
@@ -318,8 +318,8 @@ class KinesisRecordSource:
 
 
 _ROW_TYPES = (
-    "stream_name string, shard_id string, sequence_number string, sub_sequence_number long, partition_key string, "
-    "data binary, approximate_arrival_timestamp timestamp, ordinal long"
+    "stream string, shardId string, sequenceNumber string, subSequenceNumber long, partitionKey string, "
+    "data binary, approximateArrivalTimestamp timestamp, ordinal long"
 )
 
 

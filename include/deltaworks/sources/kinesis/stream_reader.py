@@ -20,19 +20,21 @@ from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset, ShardRange
 from deltaworks.sources.kinesis.shard_range_reader import read_shard_range
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec, resolved_variables, set_missing_variables
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
 class ShardRangePartition(InputPartition):
-    """A Spark input partition: one batch's part of one shard."""
+    """A Spark input partition: one batch's part of one shard, with resolved secrets."""
 
     shard_range: ShardRange
+    variables: dict[str, str]
 
-    def __init__(self, shard_range: ShardRange) -> None:
+    def __init__(self, shard_range: ShardRange, variables: dict[str, str]) -> None:
         self.shard_range = shard_range
+        self.variables = variables
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,11 +70,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first start offset of a query may differ from the one its end was planned from; only the end matters.
         if start == end:
             return []
-        return [ShardRangePartition(shard_range) for shard_range in self._planner().shard_ranges(Offset.from_json(end))]
+        variables = resolved_variables(self._options.aws) | resolved_variables(self._options.state)
+        shard_ranges = self._planner().shard_ranges(Offset.from_json(end))
+        return [ShardRangePartition(shard_range, variables) for shard_range in shard_ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ShardRangePartition):
             raise TypeError(f"{type(partition).__name__} is not a ShardRangePartition")
+        set_missing_variables(partition.variables)
         options, process = self._options, os.getpid()
         stream = _stream(options.aws, options.stream, options.arn, process)
         state = QueryState(_objects(options.state, process))

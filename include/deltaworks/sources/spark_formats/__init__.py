@@ -1,1 +1,1 @@
-"""Spark formats `s3-sqs` and `kinesis`, for queries outside a pipeline."""
+"""Spark formats `s3-sqs`, `cloudFiles` and `kinesis`, for queries outside a pipeline."""

@@ -23,10 +23,10 @@ class KinesisDataSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from deltaworks.sources.kinesis.options import KinesisOptions
+        from deltaworks.sources.kinesis.options import check_options
         from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 
-        KinesisOptions.parse(self.options)
+        check_options(self.options)
         return from_arrow_schema(ROW_SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -37,7 +37,7 @@ class KinesisDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source with a session. Not needed if `pyspark_deltaworks_kinesis` is on PYTHONPATH.
-    Idempotent.
+    """Registers the data source with a session. Not needed if `pyspark_deltaworks_kinesis` is on PYTHONPATH, where it
+    must be for a session with the jars. Idempotent.
     """
     spark.dataSource.register(KinesisDataSource)

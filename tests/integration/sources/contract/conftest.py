@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from deltaworks.control import paths
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_table, local_storage
 from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
 from sandbox.servers.kafka_broker import running_broker
 from sandbox.servers.object_store import running_object_store
@@ -41,16 +41,7 @@ PIPELINE: dict[str, Any] = {
     "description": "what the contract is shown with",
     "owner": "tests",
     "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}, "id": ["id"]},
-    "tables": [
-        {
-            "name": "orders",
-            "when": {"name": "order"},
-            "columns": [
-                {"name": "number", "path": "number", "type": "long", "required": True},
-                {"name": "lane", "path": "lane", "type": "string", "required": True},
-            ],
-        }
-    ],
+    "tables": [declare_table("orders", "number long required", "lane string required", when="order")],
     "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3, "trigger_seconds": 1},
 }
 
@@ -88,7 +79,7 @@ def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
             aws=lambda service: boto3.client(service, endpoint_url=aws_endpoint, **KEYS),
             broker=broker,
             tables=tables,
-            lake=StorageSpec(root=f"file://{root}/lake"),
+            lake=local_storage(root / "lake"),
             wires={
                 "aws": enter(running_wire("http", faults["aws"].endpoint.removeprefix("http://"))),
                 "broker": broker_wire,

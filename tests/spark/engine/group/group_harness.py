@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
@@ -28,6 +27,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_pipeline, write_project
 
 GROUP = "small"
 MEMBERS = ("ants", "bees", "cats")
@@ -49,35 +49,16 @@ class GroupHarness:
     def declare(self, pipeline: str, *, group: str | None = GROUP, **table: Any) -> None:
         """Writes the declaration of one pipeline, and of the environment."""
         columns = [{"name": "n", "path": "n", "type": "long"}]
-        declared = {
-            "pipeline": pipeline,
-            "description": "what a test lands",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "prefix": f"{pipeline}/"},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
-            "tables": [{"name": "events", "catch_all": True, "columns": columns, **table}],
-            "stream": {"trigger_seconds": 1, "lease_ttl_seconds": 6, "tasks_per_batch": 1},
-        }
+        declared = declare_pipeline(
+            {"name": "events", "catch_all": True, "columns": columns, **table},
+            pipeline=pipeline,
+            source={"kind": "s3_sqs", "relay": "landing", "bucket": "landing", "prefix": f"{pipeline}/"},
+            event={"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+            stream={"trigger_seconds": 1, "lease_ttl_seconds": 6, "tasks_per_batch": 1},
+        )
         if group is not None:
             declared["stream_group"] = group
-        self._write(f"pipelines/{pipeline}/pipeline.yaml", declared)
-        self._write(
-            "environments/local.yaml",
-            {
-                "environment": "local",
-                "lake": {"root": f"file://{self.root}/lake"},
-                "landing": {"root": f"file://{self.root}/landing"},
-                "messaging": {},
-                "stream_groups": {GROUP: self.settings},
-            },
-        )
-        relay = {"relay": "landing", "description": "files", "owner": "tests", "buckets": ["landing"]}
-        self._write("relays/landing.yaml", {**relay, "queue_url": "http://localhost/queue"})
-
-    def _write(self, path: str, content: dict[str, Any]) -> None:
-        file = self.root / "include" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump(content, sort_keys=False))
+        write_project(self.root, declared, environment={"stream_groups": {GROUP: self.settings}})
 
     @property
     def catalog(self) -> Catalog:

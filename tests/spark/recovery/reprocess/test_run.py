@@ -23,7 +23,8 @@ from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import Step
-from tests.spark.engine.conftest import DECLARED, Crash
+from tests.crashes import Crash
+from tests.spark.engine.conftest import DECLARED
 from tests.spark.recovery.reprocess_harness import (
     BIG,
     BY_SPARK,

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.partitioning import to_results
 from deltaworks.errors import ContractError
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.partitioning import run_partitioning
 from sandbox.experiments.partitioning_chart import write_chart
@@ -23,7 +23,7 @@ READS = ("week_of_huge_org",)
 @pytest.mark.integration
 def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: SparkSession, tmp_path: Path) -> None:
     result = run_partitioning(
-        spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run", repeats=1, reads=READS, warm_up=False
+        spark, local_storage(tmp_path), WORKLOAD, prefix="run", repeats=1, reads=READS, warm_up=False
     )
 
     # Loads, then runs one batch; a difference between variants ends the run.
@@ -47,7 +47,7 @@ def test_a_third_side_with_deletion_vectors_holds_the_same_rows_under_every_read
     spark: SparkSession, tmp_path: Path
 ) -> None:
     workload = Workload(rows=2_000, orgs=10, days=4, batches_per_day=1, batches_per_round=2, update_share=0.3)
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
 
     result = run_partitioning(spark, storage, workload, prefix="run", repeats=1, deletion_vectors=True, keep=True)
 
@@ -63,7 +63,7 @@ def test_a_run_takes_no_folder_that_holds_something_and_leaves_it_alone(spark: S
     kept.write_text("mine")
 
     with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"):
-        run_partitioning(spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run")
+        run_partitioning(spark, local_storage(tmp_path), WORKLOAD, prefix="run")
 
     assert kept.read_text() == "mine"
 
@@ -82,7 +82,7 @@ def test_a_side_that_lost_a_row_ends_the_run_and_the_folder_goes(
     monkeypatch.setattr(SchemeTable, "update", losing)
 
     with pytest.raises(ContractError, match="EXPERIMENT_RESULTS_DIFFER"):
-        run_partitioning(spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run", reads=READS)
+        run_partitioning(spark, local_storage(tmp_path), WORKLOAD, prefix="run", reads=READS)
 
     assert list(tmp_path.iterdir()) == []
 

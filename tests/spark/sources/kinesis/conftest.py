@@ -61,7 +61,7 @@ class Batch:
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     found = [{**row, "data": bytes(row["data"])} for row in table.to_pylist()]
-    return sorted(found, key=lambda row: (row["shard_id"], row["ordinal"]))
+    return sorted(found, key=lambda row: (row["shardId"], row["ordinal"]))
 
 
 @dataclass

@@ -40,7 +40,7 @@ def test_a_query_can_change_its_mode_on_restart_while_the_stream_is_resharded(
     for first, again in zip(harness.batches[::2], harness.batches[1::2], strict=True):
         assert first.batch_id == again.batch_id
         assert first.digest == again.digest
-    shards = [row["shard_id"][-1] for batch in harness.batches for row in batch.rows]
+    shards = [row["shardId"][-1] for batch in harness.batches for row in batch.rows]
     assert [shard for at, shard in enumerate(shards) if at == 0 or shards[at - 1] != shard][-1] == "3"
 
 

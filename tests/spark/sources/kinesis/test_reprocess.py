@@ -12,6 +12,7 @@ from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
+from tests.crashes import Crash
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
 from tests.spark.sources.kinesis.conftest import QueryHarness
@@ -22,10 +23,6 @@ READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
 LANDED_WITH = READ_WITH.replace("      - {{name: keyed, path: _record.partition_key, type: string}}\n", "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
 MakeStage = Callable[..., QueryHarness]
-
-
-class Crash(Exception):
-    """Ends a reprocess where a kill would."""
 
 
 class Landed:

@@ -32,13 +32,13 @@ def test_the_format_is_found_without_registration_and_returns_every_column(make_
     assert harness.drain() == ["hello"]
 
     (row,) = harness.batches[0].rows
-    assert row["stream_name"] == harness.name
-    assert row["shard_id"] == "shardId-000000000000"
-    assert len(row["sequence_number"]) == 56
-    assert row["sub_sequence_number"] is None
-    assert row["partition_key"] == "player 1"
+    assert row["stream"] == harness.name
+    assert row["shardId"] == "shardId-000000000000"
+    assert len(row["sequenceNumber"]) == 56
+    assert row["subSequenceNumber"] is None
+    assert row["partitionKey"] == "player 1"
     assert row["ordinal"] == 0
-    assert abs(row["approximate_arrival_timestamp"].timestamp() - os.stat(harness.root).st_mtime) < 120
+    assert abs(row["approximateArrivalTimestamp"].timestamp() - os.stat(harness.root).st_mtime) < 120
 
 
 @pytest.mark.integration
@@ -93,7 +93,7 @@ def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_harness: Make)
 
     assert sorted(texts, key=int) == numbers(0, 1500)
     generation = {"0": 0, "1": 1, "2": 1, "3": 2}
-    read = [sorted({generation[row["shard_id"][-1]] for row in batch.rows}) for batch in harness.batches if batch.rows]
+    read = [sorted({generation[row["shardId"][-1]] for row in batch.rows}) for batch in harness.batches if batch.rows]
     assert all(len(each) == 1 for each in read), "no batch has a child beside its parent"
     flat = [each for (each,) in read]
     assert flat == sorted(flat)
@@ -184,7 +184,7 @@ def test_empty_and_unusual_records_arrive_unchanged(make_harness: Make) -> None:
         b"\x00\xff\xfe not text",
         b"\xf3\x89\x9a\xc2 looks aggregated, is not",
     ]
-    assert batch.rows[0]["partition_key"] == "ключ \u2603"
+    assert batch.rows[0]["partitionKey"] == "ключ \u2603"
 
 
 def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_range(make_harness: Make) -> None:
@@ -242,12 +242,3 @@ def test_expired_iterators_are_replaced(make_harness: Make, switches: MotoKinesi
 
     assert query.exception() is None
     assert [row["ordinal"] for batch in harness.batches for row in batch.rows] == [0, 1]
-
-
-def test_a_missing_state_location_is_reported_with_its_purpose(make_harness: Make, spark: SparkSession) -> None:
-    harness = make_harness()
-    given = harness.options()
-    del given["stateLocation"]
-
-    with pytest.raises(Exception, match=r"stateLocation.*is required: tasks agree on the end of each batch"):
-        spark.readStream.format("kinesis").options(**given).load()

@@ -8,21 +8,10 @@ from typing import Any
 
 import pytest
 
-from deltaworks.operations.registry import OPERATIONS
 from tests.console_harness import ConsoleHarness
-from tests.unit.console.actions.test_fields import params_of
 
 OWN = {"origin": "http://testserver"}
 CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
-
-
-@pytest.fixture
-def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
-    """A harness whose Airflow has the DAGs of all operations of games and of the relay."""
-    for declared in OPERATIONS.values():
-        subject = "landing" if declared.scope == "relay" else "games"
-        harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
-    return harness
 
 
 def send(harness: ConsoleHarness, path: str, values: dict[str, Any], *, by: str | None = "ada", **headers: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,19 +17,7 @@ from deltaworks.control.paths import mutations_summary
 from deltaworks.control.records.mutation import MutationCompletion, TableMutation
 from deltaworks.control.summaries.mutations import MAX_BATCHES, record_batches, record_waiting_requests
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.project import load_catalog
 from tests.console_harness import page_context
-from tests.dags.airflow_project import REPOSITORY
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog("local", root=REPOSITORY)
-
-
-@pytest.fixture
-def objects(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path)
 
 
 def end(number: int) -> MutationCompletion:

@@ -13,6 +13,7 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
 from tests.console_harness import ConsoleHarness, ago
+from tests.records import record_of
 
 SPANS = ("6h", "24h", "7d", "forever", "")
 BATCH = "/streams/games/batches/812"
@@ -45,17 +46,13 @@ def write_batches(harness: ConsoleHarness, *, through: int = 812, count: int = 3
 def write_prepared(harness: ConsoleHarness, **changes: Any) -> None:
     """Writes prepared batch 812 with two tables."""
     files: tuple[dict[str, Any], ...] = ({"path": "a", "size": 1_000}, {"path": "b", "size": 500})
-    batch = PreparedBatch(
-        pipeline="games",
+    batch = record_of(
+        PreparedBatch,
         generation=1,
+        pipeline="games",
         batch_id=812,
-        spark_batch_id=3,
-        checkpoint=1,
-        owner="o",
-        owner_epoch=14,
         run="games__stream/scheduled__1/ingest/1",
         prepared_at=iso_now(),
-        ingested_at_us=1,
         spec_fingerprint="4f2a" * 8,
         code_version="0.4.0",
         offsets={"seq": 10_240},

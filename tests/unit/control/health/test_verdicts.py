@@ -21,6 +21,7 @@ from deltaworks.control.health.verdicts import (
     verdict_of,
 )
 from deltaworks.errors import ConfigError
+from tests.heartbeats import healthy_heartbeat
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STOP = StopRequest(by="ada", reason="upgrade", at="2026-11-21T11:00:00+00:00")
@@ -32,20 +33,8 @@ def ago(seconds: float) -> str:
 
 def heartbeat_of(**changes: Any) -> Heartbeat:
     """The heartbeat of a stream that has run for an hour, written five seconds ago."""
-    well = Heartbeat(
-        pipeline="games",
-        owner="o",
-        epoch=1,
-        run="games__stream/r/ingest/1",
-        state="running",
-        written_at=ago(5),
-        started_at=ago(3600),
-        last_batch_at=ago(20),
-        trigger_seconds=60,
-        batch_id=7,
-        backlog_files=0,
-    )
-    return well.replace(**changes)
+    batch = {"run": "games__stream/r/ingest/1", "last_batch_at": ago(20), "batch_id": 7, "backlog_files": 0}
+    return healthy_heartbeat("games", **{"written_at": ago(5), "started_at": ago(3600)} | batch | changes)
 
 
 def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **options: Any) -> Verdict:

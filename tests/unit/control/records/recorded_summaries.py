@@ -51,7 +51,13 @@ TABLE = TableSummary(
     last_optimize_at=AT,
     last_vacuum_at=AT,
     next_plan=MaintenancePlan(
-        reason="small files", partitions=3, files_saved=400, bytes_rewritten=1 << 28, seconds=60.0, deferred=1
+        reason="small files",
+        order="orders from 8.0 MiB",
+        partitions=3,
+        files_saved=400,
+        bytes_rewritten=1 << 28,
+        seconds=60.0,
+        deferred=1,
     ),
     holds=(HoldSummary(by="reader crm", since=AT),),
     nights=(HealthPoint(date="2026-01-01", score=40, bytes=1 << 29),),

@@ -18,24 +18,17 @@ from deltaworks.control.records.reprocess import (
     reprocess_id_for_run,
 )
 from deltaworks.errors import ConfigError, ContractError
+from tests.records import record_of
 
-PLAN = ReprocessPlan(
+PLAN = record_of(
+    ReprocessPlan,
     pipeline="shop",
     id="r1",
     mode="in_place",
     tables=("orders",),
-    all_tables=False,
     selection={"from_start": True},
     through_batch=7,
     ranges=((1, 4), (6, 8)),
-    objects=7,
-    source_bytes=70,
-    allow_missing=False,
-    spec_fingerprint="f",
-    code_version="0",
-    by="ada",
-    run="manual",
-    at="2026-01-01",
 )
 FILES = StagedFiles(
     tables=(StagedTable(table="orders", rows=3, files=("a.parquet",), ranges=((1, 4),)),),

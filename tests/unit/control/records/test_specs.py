@@ -17,19 +17,15 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.testing import declare_pipeline
 
 
 def spec(path: str = "amount", kind: str = "double", **changes: Any) -> PipelineSpec:
-    declared = {
-        "pipeline": "shop",
-        "description": "Orders",
-        "owner": "shop",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
-        "event": {"name": {"path": "name"}, "time": {"path": "at"}},
-        "tables": [
-            {"name": "orders", "catch_all": True, "columns": [{"name": "amount", "path": path, "type": kind}]},
-        ],
-    }
+    declared = declare_pipeline(
+        {"name": "orders", "catch_all": True, "columns": [{"name": "amount", "path": path, "type": kind}]},
+        source={"kind": "s3_sqs", "relay": "landing", "bucket": "b"},
+        event={"name": {"path": "name"}, "time": {"path": "at"}},
+    )
     return PipelineSpec.model_validate(declared | changes)
 
 

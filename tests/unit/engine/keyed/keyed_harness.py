@@ -16,10 +16,10 @@ from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.keyed.keyed_catchup import CatchUpResult
 from deltaworks.engine.ledger import owner_step
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import declare_columns, declare_pipeline, declare_table, local_lake
 
 HISTORY, LATEST = "ticks", "latest_ticks"
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -27,42 +27,30 @@ START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 def declared(*, mutable: bool = False, partition_by: Sequence[str] = ("event_date",), **keyed: Any) -> PipelineSpec:
     """Ticks by symbol and day; `keyed` overrides the declaration of `keyed`."""
-    columns = [
-        {"name": "org_id", "path": "org", "type": "string"},
-        {"name": "symbol", "path": "symbol", "type": "string"},
-        {"name": "origin_symbol", "path": "symbol", "type": "string"},
-        {"name": "day", "path": "day", "type": "date"},
-        {"name": "version", "path": "version", "type": "long"},
-        {"name": "price", "path": "price", "type": "decimal(12,4)"},
-        {"name": "op", "path": "op", "type": "string"},
-        {"name": "tags", "path": "tags", "type": "array<struct<name: string, size: int>>"},
-    ]
-    table: dict[str, Any] = {
-        "name": HISTORY,
-        "catch_all": True,
-        "columns": columns,
-        "partition_by": list(partition_by),
-        "keyed": {"by": ["symbol", "day"], "newest_by": "version", **keyed},
-    }
-    made: dict[str, Any] = {
-        "pipeline": "market",
-        "description": "ticks",
-        "owner": "tests",
-        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
-        "event": {"name": {"constant": "tick"}, "time": {"path": "time"}},
-        "tables": [table],
-    }
+    columns = declare_columns(
+        "org_id string from org",
+        "symbol string",
+        "origin_symbol string from symbol",
+        "day date",
+        "version long",
+        "price decimal(12,4)",
+        "op string",
+        "tags array<struct<name: string, size: int>>",
+    )
+    table: dict[str, Any] = declare_table(
+        HISTORY,
+        columns=columns,
+        partition_by=list(partition_by),
+        keyed={"by": ["symbol", "day"], "newest_by": "version", **keyed},
+    )
+    made: dict[str, Any] = declare_pipeline(
+        table, pipeline="market", event={"name": {"constant": "tick"}, "time": {"path": "time"}}
+    )
     if mutable:
         requests = {"op": "string", "id": "string", "new_id": "string", "name": "string", "seq": "long"}
         requests |= {"org_id": "string", "fields": "map<string,string>"}
         table["mutable"] = {"id": "symbol", "origin": "origin_symbol"}
-        made["tables"].append(
-            {
-                "name": "requests",
-                "catch_all": True,
-                "columns": [{"name": name, "path": name, "type": kind} for name, kind in requests.items()],
-            }
-        )
+        made["tables"].append(declare_table("requests", *(f"{name} {kind}" for name, kind in requests.items())))
         made["mutations"] = {"requests": "requests"}
     return PipelineSpec.model_validate(made)
 
@@ -78,7 +66,7 @@ class KeyedHarness:
 
     @property
     def lake(self) -> Lake:
-        return Lake(StorageSpec(root=f"file://{self.root}"))
+        return local_lake(self.root)
 
     def tables(self, *, spark: Any = None, takeover: bool = True) -> KeyedTables:
         """Returns the keyed tables of a new owner."""

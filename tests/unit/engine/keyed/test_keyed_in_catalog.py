@@ -16,9 +16,8 @@ from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.query import connect
+from deltaworks.testing import catalog_of
 from tests.unit.engine.keyed.keyed_harness import LATEST, KeyedHarness, declared, tick
 
 
@@ -33,9 +32,7 @@ def harness(tmp_path: Path) -> KeyedHarness:
 
 @pytest.fixture
 def catalog(harness: KeyedHarness) -> Catalog:
-    storage = harness.lake.storage
-    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
-    return Catalog(environment, {}, {"market": harness.spec}, harness.root)
+    return catalog_of(harness.root, harness.spec, lake=harness.lake.storage)
 
 
 def test_sql_shows_it_without_deleted_keys(catalog: Catalog) -> None:

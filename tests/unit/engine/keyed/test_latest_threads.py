@@ -25,10 +25,9 @@ from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.query import connect
+from deltaworks.testing import catalog_of
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Harness, declared
 from tests.unit.engine.keyed.keyed_harness import LATEST as KEYED
@@ -178,9 +177,7 @@ def latest(tmp_path: Path) -> LatestHarness:
 
 @pytest.fixture
 def catalog(latest: LatestHarness) -> Catalog:
-    storage = latest.lake.storage
-    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
-    return Catalog(environment, {}, {"market": latest.spec}, latest.root)
+    return catalog_of(latest.root, latest.spec, lake=latest.lake.storage)
 
 
 def test_maintenance_handles_it_without_a_window_date(latest: LatestHarness, catalog: Catalog) -> None:

@@ -18,6 +18,7 @@ from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 from deltaworks.events.enrichment.lookups_and_masks import format_ip, parse_ip, truncate_ip_text
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from tests.shared_data import SHARED_DATA
 
 MAXMIND = SHARED_DATA / "maxmind"
@@ -32,7 +33,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     """An empty lake, and an empty disk of a worker."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     module._warn_once.cache_clear()
-    return StorageSpec(root=f"file://{tmp_path}/lake")
+    return local_storage(tmp_path / "lake")
 
 
 def put(storage: StorageSpec, data: bytes, name: str = "geo/City.mmdb") -> str:

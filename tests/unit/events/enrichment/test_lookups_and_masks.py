@@ -23,7 +23,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import declare_columns, declare_pipeline, local_storage
 from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 
@@ -38,25 +38,20 @@ PRIVATE = [
     {"path": "client.ip", "keep": "network"},
     {"path": "client.cookie", "keep": "nothing"},
 ]
-COLUMNS = [
-    {"name": "network", "path": "ip", "type": "string"},
-    {"name": "inner_network", "path": "client.ip", "type": "string"},
-]
+COLUMNS = declare_columns("network string from ip", "inner_network string from client.ip")
 
 
 def spec_of(**more: Any) -> PipelineSpec:
     columns = more.pop("columns", COLUMNS)
     table = {"name": "requests", "catch_all": True, "evolve": "rescue", "columns": columns} | more.pop("table", {})
     return PipelineSpec.model_validate(
-        {
-            "pipeline": "web",
-            "description": "",
-            "owner": "",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "b"} | more.pop("source", {}),
-            "event": {"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
-            "private": PRIVATE,
-            "tables": [table],
-        }
+        declare_pipeline(
+            table,
+            pipeline="web",
+            source={"kind": "s3_sqs", "relay": "landing", "bucket": "b"} | more.pop("source", {}),
+            event={"name": {"constant": "request"}, "time": {"path": "t", "unit": "epoch_seconds"}},
+            private=PRIVATE,
+        )
         | more
     )
 
@@ -154,11 +149,9 @@ def test_lookup_results_do_not_count_as_fields_of_the_event() -> None:
 
 
 def test_lookup_results_keep_their_types_in_text_formats(databases: PinnedDatabases) -> None:
-    columns = [
-        {"name": "network", "path": "ip", "type": "string"},
-        {"name": "is_bot", "path": "_agent.is_bot", "type": "boolean"},
-        {"name": "version", "path": "_agent.browser_version", "type": "string"},
-    ]
+    columns = declare_columns(
+        "network string from ip", "is_bot boolean from _agent.is_bot", "version string from _agent.browser_version"
+    )
     source = {"format": "tsv", "tsv": {"columns": ["t", "ip", "agent"]}}
     time = {"path": "t", "unit": "iso8601"}
     spec = spec_of(
@@ -259,7 +252,7 @@ def databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PinnedDatabase
         pytest.skip(f"no databases at {CITY.parent}; name their folder in DELTAWORKS_SHARED_DATA")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     LocalObjects(tmp_path / "lake").put(paths.database("City.mmdb"), CITY.read_bytes())
-    fixed = pin_databases(spec_of(enrich=[GEO]), StorageSpec(root=f"file://{tmp_path}/lake"))
+    fixed = pin_databases(spec_of(enrich=[GEO]), local_storage(tmp_path / "lake"))
     assert fixed is not None
     return fixed
 

@@ -18,9 +18,9 @@ tables:
 NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
 
-def declared_shop(folder: Path) -> Catalog:
-    """Declares the shop without creating tables."""
-    return project(folder, shop=SHOP + TABLES)
+def declared_shop(folder: Path, more: str = "") -> Catalog:
+    """Declares the shop without creating tables; `more` are further keys of the pipeline."""
+    return project(folder, shop=SHOP + TABLES + more)
 
 
 def made_shop(catalog: Catalog) -> Lake:

@@ -12,16 +12,10 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import catalog_tables as known_tables
 from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable, all_tables, declared_tables, with_health
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
 SCHEMA = pa.schema([("value", pa.int64())])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 def known(lake: Lake, count: int) -> list[DeclaredTable]:

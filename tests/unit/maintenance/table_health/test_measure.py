@@ -11,17 +11,11 @@ import pytest
 from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import measure as health
 from deltaworks.maintenance.table_health.measure import file_sizes_by_value, table_health
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 def append(lake: Lake, batch: int, *days: int) -> None:

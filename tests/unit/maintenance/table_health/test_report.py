@@ -52,14 +52,17 @@ def test_a_report_has_costs_and_planned_maintenance(catalog: Catalog, lake: Lake
     assert of(found, "none_yet").error == ""
 
 
-def test_a_large_unordered_table_costs_points(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_report, "ROW_GROUP_BYTES", 0)
+def test_a_large_unordered_table_costs_points(tmp_path: Path) -> None:
+    catalog = declared_shop(tmp_path, "maintenance: {zorder_from_bytes: 0}\n")
+    made_shop(catalog)
 
     orders = of(report_tables(catalog, now=NOW), "orders")
 
     assert orders.score is not None
     assert orders.score.value < 80
     assert {part.name for part in orders.score.costly} == {"order", "small_files"}
+    assert orders.choice is not None
+    assert orders.choice.order.startswith("would order 3 partitions, the largest ")
 
 
 def broken(lake: Lake, name: str) -> None:

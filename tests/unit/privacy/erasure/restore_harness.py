@@ -36,8 +36,8 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import catalog_of, declare_table, local_storage
 from tests.unit.recovery.restore.source_harness import AT, SourceHarness
 
 ANN, BOB = "ann", "bob"
@@ -65,38 +65,28 @@ SPEC: dict[str, Any] = {
         "fields": [{"path": "player", "action": "token", "as": "player"}],
     },
     "tables": [
-        {
-            "name": "orders",
-            "when": {"name": "order"},
-            "columns": [
-                {"name": "player", "path": "player", "type": "string"},
-                {"name": "amount", "path": "amount", "type": "int"},
-            ],
-            "keyed": {"by": "player"},
-        },
-        {
-            "name": "contacts",
-            "when": {"name": "contact"},
-            "columns": [
-                {"name": name, "path": path, "type": "string"}
+        declare_table("orders", "player string", "amount int", when="order", keyed={"by": "player"}),
+        declare_table(
+            "contacts",
+            *(
+                f"{name} string from {path}"
                 for name, path in (
                     ("org_id", "org"),
                     ("contact", "contact"),
                     ("origin_contact", "contact"),
                     ("player", "player"),
                 )
-            ],
-            "mutable": {"id": "contact", "origin": "origin_contact"},
-        },
-        {
-            "name": "requests",
-            "when": {"name": "request"},
-            "columns": [
-                *({"name": name, "path": name, "type": kind} for name, kind in _REQUESTS.items()),
-                {"name": "fields", "path": "fields", "type": "map<string,string>"},
-                {"name": "seq", "path": "seq", "type": "long"},
-            ],
-        },
+            ),
+            when="contact",
+            mutable={"id": "contact", "origin": "origin_contact"},
+        ),
+        declare_table(
+            "requests",
+            *(f"{name} {kind}" for name, kind in _REQUESTS.items()),
+            "fields map<string,string>",
+            "seq long",
+            when="request",
+        ),
     ],
     "mutations": {"requests": "requests"},
     "live": [
@@ -144,17 +134,9 @@ class RestoreHarness(SourceHarness):
         return stage
 
     def catalog(self) -> Catalog:
-        environment = EnvironmentSpec.model_validate(
-            {
-                **super().catalog().environment.model_dump(),
-                "privacy": {
-                    "keys": {"kind": "keyring", "folder": f"{self.root}/lake-keyring"},
-                    "vault": {"root": f"file://{self.root}/lake-vault"},
-                },
-            }
-        )
-        fast = super().catalog().pipelines
-        return Catalog(environment=environment, relays={}, pipelines=fast, root=self.root)
+        plain, keys = super().catalog(), {"kind": "keyring", "folder": f"{self.root}/lake-keyring"}
+        privacy = {"keys": keys, "vault": local_storage(self.root / "lake-vault")}
+        return catalog_of(self.root, *plain.pipelines.values(), lake=plain.environment.lake, privacy=privacy)
 
     @property
     def namespace(self) -> Namespace:

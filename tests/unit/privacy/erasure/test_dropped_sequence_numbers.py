@@ -23,6 +23,7 @@ from deltaworks.privacy.erasure import purge_window
 from deltaworks.privacy.tokens.suppression import read_suppression
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
+from tests.records import record_of
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.privacy.erasure.landed_people import LandedPeople
 from tests.unit.privacy.erasure.people_lake import add_rows
@@ -72,22 +73,13 @@ class Collected(LandedPeople):
         payloads = [Payload(number, key, self.content(key)) for number, key in enumerate(keys)]
         for table, part in parser.parse(payloads, BatchMetadata(self.batch, 1_780_000_000_000_000, "f")):
             add_rows(lake, paths.table("shop", table), part.to_pylist(), part.schema, partition_by=())
-        batch = PreparedBatch(
-            pipeline="shop",
+        batch = record_of(
+            PreparedBatch,
             generation=1,
+            pipeline="shop",
             batch_id=self.batch,
             spark_batch_id=self.batch,
-            checkpoint=1,
-            owner="tests",
-            owner_epoch=1,
-            run="tests",
-            prepared_at="2026-03-01T10:00:00+00:00",
-            ingested_at_us=0,
-            spec_fingerprint="f",
-            code_version="0",
-            offsets={},
             source=parser.findings.ledger_entry(),
-            tables=(),
         )
         Ledger(lake, "shop", 1).complete(batch, [], owner=owner_step("shop", 1))
 

@@ -26,6 +26,7 @@ from deltaworks.privacy.erasure.landing_rewrite import CannotRewriteError, Conte
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.privacy.tokens.envelope_encryption import token
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import declare_table, pipeline_spec
 from tests.examples import examples
 
 KEY = bytes(range(32))
@@ -35,26 +36,16 @@ SEARCHES = {REQUEST: TokenSearch([ANN, token(KEY, kind="email", value="ann@examp
 
 
 def pipeline(name: str = "shop", *, source: dict[str, Any] | None = None, **more: Any) -> PipelineSpec:
-    return PipelineSpec.model_validate(
-        {
-            "pipeline": name,
-            "description": "orders",
-            "owner": "tests",
-            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", **(source or {})},
-            "event": {"name": {"constant": "order"}, "time": {"path": "at", "unit": "iso8601"}},
-            "privacy": {
-                "namespace": "players",
-                "fields": [
-                    {"path": "player", "action": "token", "as": "player"},
-                    {"path": "email", "action": "vault", "as": "email"},
-                ],
-            },
-            "tables": [
-                {"name": "orders", "catch_all": True, "columns": [{"name": "amount", "path": "amount", "type": "long"}]}
-            ],
-            **more,
-        }
-    )
+    fields = [
+        {"path": "player", "action": "token", "as": "player"},
+        {"path": "email", "action": "vault", "as": "email"},
+    ]
+    sections = {
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing", **(source or {})},
+        "event": {"name": {"constant": "order"}, "time": {"path": "at", "unit": "iso8601"}},
+        "privacy": {"namespace": "players", "fields": fields},
+    }
+    return pipeline_spec(declare_table("orders", "amount long"), pipeline=name, **sections | more)
 
 
 JSON = pipeline()

@@ -20,11 +20,11 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.privacy.erasure.purge_table import TablePurger, erasure_step
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import rewrite
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import state_at
+from deltaworks.testing import local_lake
 
 KEY = paths.table("shop", "orders")
 STEP = erasure_step("shop", "orders", 1)
@@ -63,7 +63,7 @@ class Table:
     """A table in a lake of its own, to which rows are added a commit at a time."""
 
     def __init__(self, root: Path) -> None:
-        self.lake = Lake(StorageSpec(root=f"file://{root}"))
+        self.lake = local_lake(root)
         self.objects = LocalObjects(root)
         made = user_metadata(pipeline="shop", batch=0, operation="create_table")
         self.lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=["event_date"])

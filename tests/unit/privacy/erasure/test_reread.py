@@ -25,7 +25,8 @@ from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, open_lan
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 ANN, BOB = "ann", "bob"
 #: Landed objects keep her, so that it is the list that keeps her out.
@@ -43,7 +44,7 @@ def spec(level: str = "int") -> PipelineSpec:
         {"name": "player", "path": "player", "type": "string"},
         {"name": f"level_{level}", "path": "level", "type": level},
     ]
-    return shop({"name": "orders", "when": {"name": "order"}, "columns": columns}, privacy=PRIVACY)
+    return pipeline_spec({"name": "orders", "when": {"name": "order"}, "columns": columns}, privacy=PRIVACY)
 
 
 class PeopleStage(ReplayHarness):

@@ -17,7 +17,7 @@ from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
-from tests.unit.engine.hold_harness import Crash, crash_at
+from tests.crashes import Crash, crash_at
 from tests.unit.privacy.erasure.restore_harness import ANN, BOB, KINDS, RestoreHarness, no_session
 
 #: By way what it does to whom, and the kinds of tables in which rows come back by it.

@@ -14,8 +14,7 @@ import pytest
 from deltaworks.privacy.erasure import scan
 from deltaworks.privacy.erasure.scan import scan_object
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from tests.unit.privacy.erasure.test_purge_table import token
 
 ANN, BOB = token("ann"), token("bob")
@@ -23,7 +22,7 @@ ANN, BOB = token("ann"), token("bob")
 
 def found(folder: Path, data: bytes, name: str = "object") -> frozenset[str]:
     (folder / name).write_bytes(data)
-    return scan_object(Lake(StorageSpec(root=f"file://{folder}")), name, TokenSearch([ANN])).tokens
+    return scan_object(local_lake(folder), name, TokenSearch([ANN])).tokens
 
 
 def parquet(table: pa.Table, **options: object) -> bytes:

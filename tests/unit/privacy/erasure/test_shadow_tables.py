@@ -21,6 +21,7 @@ from deltaworks.privacy.erasure.reapply import ErasureReapplier
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from tests.records import record_of
 from tests.unit.privacy.erasure.people_lake import DAY, ORDERS, SHOP, PeopleLake, add_rows
 from tests.unit.privacy.erasure.test_erasure_run import ask
 
@@ -120,23 +121,14 @@ def test_a_swap_detects_an_erasure_in_its_inputs(lake: PeopleLake) -> None:
 def reprocessed_beside(lake: PeopleLake) -> None:
     """What a reprocess into shadows leaves, with its records."""
     home = PipelineHome(lake.namespace.objects, "shop")
-    plan = ReprocessPlan(
+    plan = record_of(
+        ReprocessPlan,
         pipeline="shop",
         id="r1",
         mode="shadow",
         tables=("orders", "invoices"),
         all_tables=True,
-        selection={},
-        through_batch=0,
         ranges=((1, 1),),
-        objects=1,
-        source_bytes=1,
-        allow_missing=False,
-        spec_fingerprint="f",
-        code_version="0",
-        by="tests",
-        run="tests",
-        at="2026-03-01T00:00:00+00:00",
     )
     home.reprocess("r1").get_or_create_plan(plan)
     home.reprocess("r1").record_completion([])

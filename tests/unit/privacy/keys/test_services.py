@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,15 +23,8 @@ from deltaworks.privacy.keys.stored_keys import (
     unreadable_day_key,
 )
 from deltaworks.specs.privacy import KeyringSpec, KmsSpec
-from tests.moto_server import running_moto
 
 PLAYERS = key_context("players", SEAL_PURPOSE)
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with running_moto() as address:
-        yield address
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from deltaworks.privacy.tokens.envelope_encryption import (
     token,
 )
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.testing import environment_spec, local_storage
 
 NAMESPACE = "players"
 DAY_MS = 86_400_000
@@ -28,18 +29,8 @@ _TOKEN_KEY = bytes(32)
 
 def environment_of(folder: Path) -> EnvironmentSpec:
     """A lake, a landing folder, a vault and a keyring, each in a folder of its own."""
-    return EnvironmentSpec.model_validate(
-        {
-            "environment": "test",
-            "lake": {"root": f"file://{folder}/lake"},
-            "landing": {"root": f"file://{folder}/landing"},
-            "messaging": {},
-            "privacy": {
-                "keys": {"kind": "keyring", "folder": str(folder / "keys")},
-                "vault": {"root": f"file://{folder}/vault"},
-            },
-        }
-    )
+    keys = {"kind": "keyring", "folder": str(folder / "keys")}
+    return environment_spec(folder, privacy={"keys": keys, "vault": local_storage(folder / "vault")})
 
 
 def subject_of(name: str) -> str:

@@ -29,15 +29,16 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import pipeline_spec
 from tests.examples import examples
-from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders, shop
+from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders
 
 ARRIVED = dt.datetime.fromtimestamp(ARRIVED_US / 1e6, tz=dt.UTC)
 DAY = dt.timedelta(days=1)
 
 
 def spec(level: str = "int", days: int | None = 30) -> PipelineSpec:
-    return shop(orders(level), quarantine={"retain_days": days})
+    return pipeline_spec(orders(level), quarantine={"retain_days": days})
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_archived_payloads_go_by_whole_dates(
         columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
         rows = archive_rows(columns, BatchMetadata(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
         stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
-    catalog = stage.catalog(shop(orders("int"), source=KAFKA, archive={"retain_days": days}))
+    catalog = stage.catalog(pipeline_spec(orders("int"), source=KAFKA, archive={"retain_days": days}))
 
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
     done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
@@ -181,7 +182,7 @@ def test_archived_payloads_go_by_whole_dates(
 
 
 def with_retention(days: int | None) -> PipelineSpec:
-    return shop(
+    return pipeline_spec(
         {**orders("int"), "retention_days": days, "partition_by": ["event_date"]}, quarantine={"retain_days": None}
     )
 

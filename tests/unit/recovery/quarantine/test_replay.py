@@ -31,6 +31,7 @@ from deltaworks.recovery.quarantine.replay_commit import complete_prepared_repla
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.protected_files import uncommitted_files
+from deltaworks.testing import declare_table
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
 
@@ -52,11 +53,7 @@ def stage(tmp_path: Path) -> ReplayHarness:
 
 def spec_with(make_spec: MakeSpec, level: str = "int", **changes: Any) -> PipelineSpec:
     """`level: int` is the mistake that `level: string` mends, or the other way round."""
-    orders = {
-        "name": "orders",
-        "when": {"name": "order"},
-        "columns": [{"name": f"level_{level}", "path": "level", "type": level}],
-    }
+    orders = declare_table("orders", f"level_{level} {level} from level", when="order")
     return make_spec(tables=[{"name": "events", "catch_all": True}, orders | changes.pop("orders", {})], **changes)
 
 

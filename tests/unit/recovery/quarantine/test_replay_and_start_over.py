@@ -15,7 +15,8 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilte
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
 
 class Died(Exception):
@@ -24,7 +25,7 @@ class Died(Exception):
 
 def spec(level: str) -> PipelineSpec:
     """`int` is the mistake that `string` mends."""
-    return shop({"name": "events", "catch_all": True}, orders(level), stream={"lease_ttl_seconds": 3})
+    return pipeline_spec({"name": "events", "catch_all": True}, orders(level), stream={"lease_ttl_seconds": 3})
 
 
 BROKEN, MENDED = spec("int"), spec("string")

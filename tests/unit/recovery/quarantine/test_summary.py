@@ -18,11 +18,12 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
+from deltaworks.testing import pipeline_spec
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
 
 def spec(level: str = "int") -> PipelineSpec:
-    return shop(orders(level))
+    return pipeline_spec(orders(level))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +17,6 @@ from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.repair.checkpoint import repair_checkpoint
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_harness import TABLES, Harness
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Harness:
-    return Harness.at(tmp_path)
 
 
 @pytest.fixture

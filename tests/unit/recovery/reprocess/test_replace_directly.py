@@ -18,10 +18,10 @@ from deltaworks.errors import ConcurrencyError, TransientError
 from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
 from deltaworks.recovery.reprocess.replace_rows import ReplaceResult
 from deltaworks.recovery.reprocess.selection import SeqRanges
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_storage
 
 KEY = "shop/orders"
 SCHEMA = pa.schema(
@@ -41,7 +41,7 @@ class Stage:
 
     def __init__(self, root: Path, **properties: str) -> None:
         self.root = root
-        storage = StorageSpec(root=f"file://{root}")
+        storage = local_storage(root)
         self.lake, self.objects = Lake(storage), open_objects(storage)
         self.lake.ensure(KEY, SCHEMA, user_metadata="{}", partition_by=["event_date"], properties=properties)
         self.batches = self.attempts = 0

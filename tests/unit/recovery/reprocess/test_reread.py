@@ -18,6 +18,7 @@ from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import declare_table
 
 ORDER = {"name": "order", "time": 1, "params": {"amount": 1, "level": 2}}
 MISFIT = {"name": "order", "time": 1, "params": {"amount": "much"}}
@@ -26,11 +27,7 @@ LOGIN = {"name": "login", "time": 1}
 FILES: dict[int, list[dict[str, Any]]] = {1: [ORDER, MISFIT, LOGIN], 2: [REFUND, ORDER], 3: [ORDER]}
 TABLES = [
     {"name": "events", "catch_all": True, "columns": [{"name": "device", "path": "device", "type": "string"}]},
-    {
-        "name": "orders",
-        "when": {"name": "order"},
-        "columns": [{"name": "amount", "path": "params.amount", "type": "decimal(12,2)", "required": True}],
-    },
+    declare_table("orders", "amount decimal(12,2) from params.amount required", when="order"),
     {"name": "refunds", "when": {"name": "refund"}},
 ]
 

@@ -17,7 +17,7 @@ from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
-from tests.unit.engine.hold_harness import Crash, crash_at
+from tests.crashes import Crash, crash_at
 from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
 UNSAID = ("spec_fingerprint", "arrived_at")

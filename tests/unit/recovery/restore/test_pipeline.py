@@ -24,7 +24,8 @@ from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.source import check_not_rolled_back
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at, declared
+from tests.crashes import Crash, crash_at
+from tests.unit.engine.hold_harness import TABLES, Harness, declared
 
 ALL = (*TABLES, "quarantine")
 

@@ -27,7 +27,8 @@ from deltaworks.recovery.restore.table_restore import TableRestore, TableRestore
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
-from tests.unit.engine.hold_harness import TABLES, Crash, Harness, crash_at
+from tests.crashes import Crash, crash_at
+from tests.unit.engine.hold_harness import TABLES, Harness
 
 ORDERS = paths.table("shop", "orders")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import Heartbeat, StreamState
+from deltaworks.control.health.heartbeat import StreamState
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -17,6 +17,7 @@ from sandbox.demo import event_sender
 from sandbox.demo.data_settings import DataSettings
 from sandbox.demo.event_sender import EventSender
 from sandbox.stack.home import StackHome
+from tests.heartbeats import put_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
 
 
@@ -35,18 +36,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def beat(catalog: Catalog, folder: str, state: StreamState) -> None:
-    record = Heartbeat(
-        pipeline="edits",
-        owner="a",
-        epoch=1,
-        run="r",
-        state=state,
-        written_at="2026-01-01T00:00:00Z",
-        started_at="2026-01-01T00:00:00Z",
-        trigger_seconds=5,
-    )
-    key = paths.heartbeat(folder)
-    open_objects(catalog.environment.lake).put(key, record.encode())
+    put_heartbeat(open_objects(catalog.environment.lake), folder, "edits", at="2026-01-01T00:00:00Z", state=state)
 
 
 def sending_of(catalog: Catalog, tmp_path: Path) -> EventSender:

@@ -8,6 +8,7 @@ import pytest
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from sandbox.experiments.scratch_folder import scratch_folder
 
 
@@ -19,7 +20,7 @@ def fail_in(storage: StorageSpec, root: Path) -> None:
 
 
 def test_it_is_removed_after_an_error_too_unless_it_is_to_be_kept(tmp_path: Path) -> None:
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
 
     with pytest.raises(ZeroDivisionError):
         fail_in(storage, tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deltaworks.testing import declare_pipeline, declare_table, write_project
 from sandbox.demo.demo_options import demo_settings
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET, landing_client
 from sandbox.stack.declared_topics import declared_collector, declared_streams, declared_topics
@@ -31,17 +32,7 @@ def home_of(tmp_path: Path) -> HomeOf:
     """Makes a project with one pipeline, so declared."""
 
     def make(**declared: Any) -> StackHome:
-        pipeline = {
-            "pipeline": "shop",
-            "description": "orders",
-            "owner": "tests",
-            "event": {"name": {"path": "name"}, "time": {"path": "time", "unit": "epoch_seconds"}},
-            "tables": [{"name": "orders", "catch_all": True}],
-        } | declared
-        files = {"environments/local.yaml": ENVIRONMENT, "pipelines/shop/pipeline.yaml": yaml.safe_dump(pipeline)}
-        for path, text in files.items():
-            (tmp_path / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "include" / path).write_text(text)
+        write_project(tmp_path, declare_pipeline(declare_table("orders"), **declared), lake=Path("/"), relays=[])
         home = StackHome.at(tmp_path / "home", project=tmp_path)
         home.create()
         return home

@@ -12,10 +12,10 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_project
 from generator.networks import ASN_DATABASE, CITY_DATABASE
 from sandbox.stack.home import StackHome
 from sandbox.stack.sample_databases import put_sample_databases
-from tests.unit.maintenance.table_data import ENVIRONMENT
 
 
 @pytest.fixture
@@ -24,8 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
     for name in ("cdn_logs", "edits"):
         shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / name, include / "pipelines" / name)
     shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
-    (include / "environments").mkdir()
-    (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))
+    write_project(tmp_path / "project", lake=tmp_path, relays=[])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     home = StackHome.at(tmp_path / "home", project=tmp_path / "project")
     home.create()

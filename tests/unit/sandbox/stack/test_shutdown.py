@@ -7,25 +7,17 @@ from pathlib import Path
 from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.errors import TransientError
+from deltaworks.testing import write_project
 from sandbox.stack.home import StackHome
 from sandbox.stack.report import DownReport, describe_dags
 from sandbox.stack.shutdown import StopFlags, pause_dags, unpause_dags
 from sandbox.stack.state import load_state
 from tests.airflow_server import AirflowServer, airflow_server
-from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+from tests.unit.specs.conftest import PIPELINE, RELAY
 
 
 def test_streams_whose_declarations_are_wrong_are_asked_to_stop_too(tmp_path: Path) -> None:
-    files = {
-        "environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"),
-        "relays/landing.yaml": RELAY,
-        "relays/second.yaml": "relay: second\n",
-        "pipelines/shop/pipeline.yaml": PIPELINE,
-        "pipelines/store/pipeline.yaml": "pipeline: store\n",
-    }
-    for name, text in files.items():
-        (tmp_path / "include" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "include" / name).write_text(text)
+    write_project(tmp_path, PIPELINE, "pipeline: store\n", relays=[RELAY, "relay: second\n"])
     home = StackHome.at(tmp_path / "home", project=tmp_path)
     home.create()
     home.env_file.write_text("DELTAWORKS_ENVIRONMENT=local\n")

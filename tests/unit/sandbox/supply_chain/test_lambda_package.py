@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_project
 from sandbox.supply_chain.lambda_package import package
+from tests.processes import run_process
 
 PROGRAM = """
 import json, sys
@@ -26,12 +27,6 @@ answer = gateway.handle(event)
 heavy = {"pyspark", "airflow", "deltalake", "pyarrow"} & set(sys.modules)
 strips = sorted(name for name, rules in gateway._handler._rules.items() if rules.redaction is not None)
 print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy), strips]))
-"""
-ENVIRONMENT = """
-environment: local
-lake: {{root: "file://{folder}/lake"}}
-landing: {{root: s3://deltaworks-landing, endpoint: "http://127.0.0.1:1", region: us-east-1}}
-messaging: {{region: us-east-1}}
 """
 
 
@@ -67,16 +62,13 @@ def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Pa
     packages = Path(pytest.__file__).parents[1]
     for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
         (runtime / name).symlink_to(packages / name)
-    (root / "include/environments/local.yaml").write_text(ENVIRONMENT.format(folder=tmp_path))
+    landing = {"root": "s3://deltaworks-landing", "endpoint": "http://127.0.0.1:1", "region": "us-east-1"}
+    environment = {"landing": landing, "messaging": {"region": "us-east-1"}}
+    write_project(root, lake=tmp_path, environment=environment, relays=[])
     keys = {"DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:1", "DELTAWORKS_ENVIRONMENT": "local"}
     keys |= {"DELTAWORKS_AWS_ACCESS_KEY": "test", "DELTAWORKS_AWS_SECRET_KEY": "test"}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", PROGRAM, str(root)],
-        env={"PYTHONPATH": str(runtime), **keys},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = run_process(
+        [sys.executable, "-S", "-c", PROGRAM, str(root)], env={"PYTHONPATH": str(runtime), **keys}, timeout=120
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     assert json.loads(done.stdout) == [401, "bad_key", [], ["games", "games_replay", "mobile", "mobile_replay"]]

@@ -12,6 +12,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.generations import StartOver
 from deltaworks.errors import ContractError
 from deltaworks.sources.kafka.offsets import TopicIds
+from tests.records import record_of
 
 
 def first_id(objects: LocalObjects, pipeline: str) -> str:
@@ -38,18 +39,8 @@ def test_recorded_topic_ids_also_apply_to_the_next_run(tmp_path: Path) -> None:
 def test_a_new_generation_records_its_own_topic_ids(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
-    begun = StartOver(
-        pipeline="shop",
-        generation=2,
-        first_batch=5,
-        start=None,
-        spec_fingerprint="f",
-        code_version="v",
-        tables=(),
-        by="tests",
-        reason="the topic was recreated",
-        run="r",
-        at="2026-01-01T00:00:00+00:00",
+    begun = record_of(
+        StartOver, pipeline="shop", generation=2, first_batch=5, start=None, reason="the topic was recreated"
     )
     PipelineHome(objects, "shop").generations.begin_generation(begun)
 

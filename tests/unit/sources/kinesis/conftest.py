@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kinesis_server import WireStream, kinesis_client, running_kinesis
+from tests.unit.sources.kinesis.stream_model import ModelStream
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +25,8 @@ def raw(endpoint: str) -> Any:
 @pytest.fixture
 def name(raw: Any) -> str:
     return WireStream(raw).name
+
+
+@pytest.fixture
+def stream() -> ModelStream:
+    return ModelStream()

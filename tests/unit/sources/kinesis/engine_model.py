@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
@@ -35,6 +38,15 @@ class KillingState(QueryState):
         return fixed
 
 
+_COLUMNS = {
+    "shard_id": "shardId",
+    "ordinal": "ordinal",
+    "sequence_number": "sequenceNumber",
+    "partition_key": "partitionKey",
+    "data": "data",
+}
+
+
 @dataclass(frozen=True)
 class Row:
     """A row as an action gets it."""
@@ -44,6 +56,14 @@ class Row:
     sequence_number: str
     partition_key: str
     data: bytes
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    return [
+        Row(**{name: row[column] for name, column in _COLUMNS.items()})
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
 
 
 class Engine:
@@ -96,8 +116,7 @@ class Engine:
     def read(self, shard_range: ShardRange) -> list[Row]:
         """One task."""
         batches = read_shard_range(self.stream, self.state, shard_range, self.options.fetch, stream_name="games")
-        wanted = Row.__dataclass_fields__
-        return [Row(**{name: row[name] for name in wanted}) for batch in batches for row in batch.to_pylist()]
+        return rows_of(batches)
 
     def action(self, shard_ranges: list[ShardRange] | None = None) -> list[Row]:
         """All tasks of one action on the open batch."""
@@ -131,8 +150,7 @@ class UnprotectedEngine(Engine):
         found = fetched.rows.batches(
             stream="games", shard_id=shard_range.shard_id, first_ordinal=shard_range.start.rows
         )
-        wanted = Row.__dataclass_fields__
-        return [Row(**{name: row[name] for name in wanted}) for batch in found for row in batch.to_pylist()]
+        return rows_of(found)
 
 
 def engine_on(stream: ModelStream, **changes: str) -> Engine:

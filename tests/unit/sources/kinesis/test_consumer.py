@@ -11,7 +11,8 @@ import pytest
 from deltaworks.sources.kinesis import source as kinesis
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.specs.sources.records import KinesisSourceSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.testing import local_storage
 
 
 class Reader:
@@ -47,7 +48,7 @@ def test_a_pipeline_reads_through_a_consumer_of_its_own(
 ) -> None:
     monkeypatch.setattr(kinesis, "reads_record_fields", lambda spec: False)
     source = KinesisSourceSpec(kind="kinesis", stream="orders", **declared)
-    environment = SimpleNamespace(messaging=AwsSpec(), lake=StorageSpec(root=f"file://{tmp_path}"))
+    environment = SimpleNamespace(messaging=AwsSpec(), lake=local_storage(tmp_path))
     catalog, spec, spark = SimpleNamespace(environment=environment), SimpleNamespace(archive=None), Reader()
     spec.source, spec.pipeline = source, "shop"
     opened: Any = kinesis.KinesisSource

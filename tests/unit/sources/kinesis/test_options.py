@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.kinesis.options import KinesisOptions, render_options
+from deltaworks.sources.kinesis.options import KinesisOptions, check_options, render_options
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 NEEDED = {"streamname": "games", "statelocation": "s3://lake/state"}
@@ -60,6 +60,14 @@ def test_every_option_can_be_set() -> None:
         ({"statelocation": None}, "stateLocation", "tasks agree on the end of each batch"),
         ({"statelocation": "ftp://x"}, "stateLocation", "s3://bucket/prefix"),
         ({"initialposition": "yesterday"}, "initialPosition", "trim_horizon"),
+        ({"initialposition": '{"at_timestamp": "06/25/2026"}'}, "initialPosition", "the time in initialTimestamp"),
+        ({"streamname": "games,edits"}, "streamName", "union"),
+        ({"awsaccesskey": "AKIA", "accesskey": "env:KEY"}, "accesskey", "the same option"),
+        ({"rolearn": "arn:aws:iam::1:role/r"}, "rolearn", "AWS_PROFILE"),
+        ({"maxrecordsperfetch": "10"}, "maxrecordsperfetch", "maxRecords, maxBytes and maxSeconds"),
+        ({"shardspertask": "5"}, "shardspertask", "one task reads each shard"),
+        ({"failondataloss": "true"}, "failondataloss", "use allowDataLoss"),
+        ({"kinesis.client.numretries": "3"}, "kinesis.client.numretries", "omit it"),
         ({"initialposition": "at_timestamp"}, "initialTimestamp", "is allowed only with"),
         ({"initialtimestamp": "2026-03-01"}, "initialTimestamp", "is allowed only with"),
         ({"initialposition": "at_timestamp", "initialtimestamp": "noon"}, "initialTimestamp", "ISO 8601"),
@@ -116,3 +124,47 @@ def test_options_rendered_from_specs_are_equivalent() -> None:
 def test_a_single_option_changes_the_mode() -> None:
     assert KinesisOptions.parse({**NEEDED, "consumerName": "games"}).consumer is None
     assert KinesisOptions.parse({**NEEDED, "consumerName": "games", "consumerMode": "FAN_OUT"}).consumer == "games"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [("TRIM_HORIZON", "trim_horizon"), ("earliest", "trim_horizon"), ("LATEST", "latest"), ("Latest", "latest")],
+)
+def test_published_positions_are_known_in_any_case(text: str, position: str) -> None:
+    assert KinesisOptions.parse(NEEDED | {"initialposition": text}).initial_position == position
+    assert KinesisOptions.parse(NEEDED | {"startingposition": text}).initial_position == position
+
+
+@pytest.mark.parametrize("name", ["awsaccesskey", "awsaccesskeyid"])
+def test_published_keys_may_be_literal_and_are_not_shown(name: str) -> None:
+    parsed = KinesisOptions.parse(
+        NEEDED | {name: "AKIAEXAMPLE", "awssecretkey": "wJalr/XUtnFEMI", "endpointurl": "http://localhost:1"}
+    )
+
+    keys = parsed.aws.boto3_options()
+    assert (keys["aws_access_key_id"], keys["aws_secret_access_key"]) == ("AKIAEXAMPLE", "wJalr/XUtnFEMI")
+    assert keys["endpoint_url"] == "http://localhost:1"
+    assert "wJalr" not in repr(parsed)
+
+
+def test_a_published_key_may_be_a_reference() -> None:
+    parsed = KinesisOptions.parse(NEEDED | {"awsaccesskey": "env:KEY", "awssecretkey": "env:SECRET"})
+    assert str(parsed.aws.secret_key) == "env:SECRET"
+
+
+def test_the_default_state_of_each_source_is_below_the_checkpoint() -> None:
+    roots = [
+        KinesisOptions.parse(
+            {"streamname": "games", "sourcecheckpointlocation": f"s3a://lake/c/sources/{at}"}
+        ).state.root
+        for at in (0, 1)
+    ]
+    assert roots == ["s3://lake/c/sources/kinesis-0", "s3://lake/c/sources/kinesis-1"]
+    with pytest.raises(ConfigError, match="'stateLocation' is required with a checkpoint at hdfs://n/c/sources"):
+        KinesisOptions.parse({"streamname": "games", "sourcecheckpointlocation": "hdfs://n/c/sources/0"})
+
+
+def test_options_are_checked_before_the_checkpoint_is_known() -> None:
+    check_options({"streamname": "games"})
+    with pytest.raises(ConfigError, match="streamName"):
+        check_options({})

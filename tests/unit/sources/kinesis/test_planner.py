@@ -15,11 +15,6 @@ from tests.unit.sources.kinesis.engine_model import Engine, engine_on, put, read
 from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options, shard_id
 
 
-@pytest.fixture
-def stream() -> ModelStream:
-    return ModelStream()
-
-
 def test_the_initial_offset_is_deterministic(stream: ModelStream) -> None:
     engine = engine_on(stream, initialPosition="latest")
     first = engine.planner.initial_offset()

@@ -18,11 +18,6 @@ from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, 
 
 
 @pytest.fixture
-def stream() -> ModelStream:
-    return ModelStream()
-
-
-@pytest.fixture
 def engine(stream: ModelStream) -> Engine:
     return Engine(stream, MemoryObjects(), options())
 

@@ -17,10 +17,10 @@ from deltaworks.sources.kinesis.source import KinesisRecordSource, oldest_sequen
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec
+from deltaworks.testing import environment_spec, pipeline_spec
 from tests.kinesis_server import WireStream
-from tests.unit.recovery.replay_harness import orders, shop
+from tests.unit.recovery.replay_harness import orders
 
 SHARD = "shardId-000000000000"
 LIMITS = ShardRangeLimits(rows=100, size=1 << 20, seconds=5.0)
@@ -34,11 +34,8 @@ class StreamHarness:
         self.wire = WireStream(raw)
         aws = AwsSpec.model_validate({"endpoint": endpoint, "access_key": "env:TEST_KEY", "secret_key": "env:TEST_KEY"})
         lake = {"root": f"file://{root}"}
-        environment = EnvironmentSpec.model_validate(
-            {"environment": "t", "lake": lake, "landing": lake, "messaging": {}}
-        )
-        environment = environment.model_copy(update={"messaging": aws})
-        spec = shop(orders("int"), source={"kind": "kinesis", "stream": self.wire.name})
+        environment = environment_spec(root, lake=lake, messaging=aws)
+        spec = pipeline_spec(orders("int"), source={"kind": "kinesis", "stream": self.wire.name})
         self.stream = KinesisStream(aws, name=self.wire.name)
         self.records = KinesisRecordSource(Catalog(environment, {}, {"shop": spec}, root), spec)
         folder = environment.lake.uri(paths.kinesis_state("shop", 1))

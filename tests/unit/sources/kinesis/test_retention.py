@@ -13,11 +13,6 @@ from tests.unit.sources.kinesis.stream_model import ModelStream, options, shard_
 HOURS = timedelta(hours=1)
 
 
-@pytest.fixture
-def stream() -> ModelStream:
-    return ModelStream()
-
-
 def restarted(engine: Engine, **changes: str) -> Engine:
     engine.options = options(**changes)
     engine.restart()

@@ -25,7 +25,6 @@ from deltaworks.sources.objects.file_event_log import (
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.outages import is_outage
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
 
@@ -40,11 +39,6 @@ def received(name: str, *, etag: str = "e", bucket: str = "landing", size: int =
 
 def unusable(message_id: str) -> QuarantinedMessage:
     return QuarantinedMessage(message_id, "{", "not_json", datetime.now(UTC))
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
 def reopened(lake: Lake, *, epoch: int = 1) -> FileEventLogWriter:

@@ -25,6 +25,7 @@ from deltaworks.sources.objects.payloads import (
 from deltaworks.sources.objects.relay import bucket
 from deltaworks.sources.objects.relay.removal import ObjectRemover
 from deltaworks.specs.storage import StorageSpec, resolved_variables
+from deltaworks.testing import local_storage
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -33,7 +34,7 @@ AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_a_reference_is_opened_inside_a_task(tmp_path: Path, compress: type[bytes]) -> None:
     (tmp_path / "a.json").write_bytes(compress(b'{"a": 1}'))
-    opener = pickle.loads(pickle.dumps(FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")))
+    opener = pickle.loads(pickle.dumps(FileOpener(local_storage(tmp_path), compression="auto")))
 
     payload = opener(FileReference(5, "a.json", ""))
 
@@ -44,7 +45,7 @@ def test_an_error_of_an_object_is_a_reason_not_a_failure(tmp_path: Path) -> None
     whole = gzip.compress(b"x" * 1000)
     (tmp_path / "changed").write_bytes(b"new")
     (tmp_path / "cut").write_bytes(whole[:20])
-    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")
+    opener = FileOpener(local_storage(tmp_path), compression="auto")
     other = hashlib.md5(b"old").hexdigest()
 
     problems = [opener(FileReference(1, key, etag)) for key, etag in (("gone", ""), ("changed", other), ("cut", ""))]
@@ -132,7 +133,7 @@ def test_a_missing_bucket_is_not_an_error_of_the_object(landing: Any) -> None:
 
 
 def test_local_files_behave_the_same(tmp_path: Path) -> None:
-    storage = StorageSpec(root=f"file://{tmp_path}")
+    storage = local_storage(tmp_path)
     (tmp_path / "one").write_bytes(gzip.compress(CONTENT))
     etag = hashlib.md5((tmp_path / "one").read_bytes()).hexdigest()
     assert open_object(storage, "one", etag) == CONTENT
@@ -147,7 +148,7 @@ def test_a_key_cannot_leave_the_landing_folder(tmp_path: Path, key: str) -> None
     (tmp_path / "secret").write_bytes(CONTENT)
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "one").write_bytes(CONTENT)
-    storage = StorageSpec(root=f"file://{tmp_path}/landing")
+    storage = local_storage(tmp_path / "landing")
     opener = FileOpener(storage, compression="auto")
 
     payload = opener(FileReference(1, key, ""))
@@ -162,7 +163,7 @@ def test_a_key_cannot_leave_the_landing_folder(tmp_path: Path, key: str) -> None
 def test_a_key_that_no_file_can_have_is_a_missing_object(tmp_path: Path, key: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "one").write_bytes(CONTENT)
-    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")
+    opener = FileOpener(local_storage(tmp_path), compression="auto")
 
     payload = opener(FileReference(1, key, ""))
 

@@ -20,6 +20,7 @@ from deltaworks.sources.objects.payloads import FileOpener, FileReference, open_
 from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 #: What S3 answers where a key of KMS refuses, is disabled or gone, where the client lacks a customer's own key.
@@ -118,7 +119,7 @@ def test_a_file_on_local_disk_may_be_refused_too(tmp_path: Path, monkeypatch: py
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto", quarantine_refused=True)
+    opener = FileOpener(local_storage(tmp_path), compression="auto", quarantine_refused=True)
     payload = opener(FileReference(1, "one", ""))
 
     assert payload.problem is not None
@@ -133,7 +134,7 @@ def test_a_decompression_error_is_an_error_of_the_object(tmp_path: Path, monkeyp
         raise MemoryError
 
     monkeypatch.setattr(payloads, "decompress", exploding)
-    payload = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")(FileReference(1, "one", ""))
+    payload = FileOpener(local_storage(tmp_path), compression="auto")(FileReference(1, "one", ""))
 
     assert payload.problem is not None
     assert payload.problem.detail == "opening it failed: MemoryError"

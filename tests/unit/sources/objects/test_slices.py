@@ -11,8 +11,7 @@ from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
-from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 
 NO_LIMIT = SliceLimits(max_files=None, max_bytes=None)
 
@@ -21,7 +20,7 @@ class SliceHarness:
     """A log with a writer and a planner for `games/`."""
 
     def __init__(self, root: Path, *, skip_after: int = 1000) -> None:
-        self.lake = Lake(StorageSpec(root=f"file://{root}/lake"))
+        self.lake = local_lake(root / "lake")
         self.writer = FileEventLogWriter(self.lake, "landing", epoch=1)
         self.log = FileEventLog(self.lake, "landing")
         self.planner = SlicePlanner(self.log, bucket="landing", prefix="games/", skip_after=skip_after)

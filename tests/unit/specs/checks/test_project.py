@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
 from deltaworks.specs.project import load_catalog
+from tests.processes import run_process
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 SPARK = "gold SQL is written in Spark's dialect"
@@ -366,9 +366,7 @@ def test_only_the_check_needs_a_parser_of_sql() -> None:
         "from deltaworks.specs.project import load_catalog; load_catalog(); print('sqlglot' in sys.modules)"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", check=True)
 
     assert done.stdout.strip() == "False"
 

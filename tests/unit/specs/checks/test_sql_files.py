@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks import query_errors, sql_files
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.checks.sql_files import MAX_QUERIES, QueryCache, query_digest
+from tests.processes import run_process
 
 VIEWS = {"orders": ["event_date", "amount"], "clicks": None}
 SQL = "SELECT event_date, sum(amount) AS amount FROM orders GROUP BY event_date"
@@ -77,9 +77,7 @@ def test_a_check_with_only_cached_queries_imports_no_parser() -> None:
         "assert check_project('local').pipelines; print('sqlglot' in sys.modules)"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", check=True)
 
     assert done.stdout.strip() == "False"
 

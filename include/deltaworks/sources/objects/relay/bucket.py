@@ -96,6 +96,7 @@ def list_pages(
     *,
     prefix: str = "",
     glob: str | None = None,
+    start_after: str = "",
     versions: bool = False,
     retry_seconds: float = 60.0,
     cancelled: threading.Event | None = None,
@@ -105,6 +106,7 @@ def list_pages(
 
     Args:
         storage: endpoint, region and keys; on local disk, the folder that represents the bucket.
+        start_after: list only greater keys, in the order of their UTF-8 bytes; not with `versions`.
         versions: list every existing version of each object, oldest first, instead of the latest.
 
     Raises:
@@ -113,9 +115,17 @@ def list_pages(
     """
     matches = key_matcher(glob)
     if storage.scheme == "file":
-        pages = _local_pages(Path(storage.prefix), bucket, prefix)
+        pages = _local_pages(Path(storage.prefix), bucket, prefix, start_after)
     else:
-        pages = _s3_pages(storage, bucket, prefix, versions=versions, retry_seconds=retry_seconds, cancelled=cancelled)
+        pages = _s3_pages(
+            storage,
+            bucket,
+            prefix,
+            start_after=start_after,
+            versions=versions,
+            retry_seconds=retry_seconds,
+            cancelled=cancelled,
+        )
     for page in pages:
         yield [event for event in page if matches(event.key) and not is_folder_marker(event.key, event.size)]
 
@@ -125,13 +135,14 @@ def _s3_pages(
     bucket: str,
     prefix: str,
     *,
+    start_after: str,
     versions: bool,
     retry_seconds: float,
     cancelled: threading.Event | None,
 ) -> Iterator[list[FileEvent]]:
     client = bucket_client(storage)
     call = client.list_object_versions if versions else client.list_objects_v2
-    position: dict[str, str] = {}
+    position = {"StartAfter": start_after} if start_after else {}
     while True:
 
         def list_page(after: dict[str, str] = position) -> Any:
@@ -171,12 +182,12 @@ def _event(bucket: str, entry: dict[str, Any]) -> FileEvent:
     )
 
 
-def _local_pages(root: Path, bucket: str, prefix: str) -> Iterator[list[FileEvent]]:
+def _local_pages(root: Path, bucket: str, prefix: str, start_after: str) -> Iterator[list[FileEvent]]:
     """Yields the files below a folder; their ETags are digests of their content."""
     page: list[FileEvent] = []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         key = path.relative_to(root).as_posix()
-        if not key.startswith(prefix):
+        if not key.startswith(prefix) or key.encode() <= start_after.encode():
             continue
         data, modified = path.read_bytes(), path.stat().st_mtime
         tag = hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -1,7 +1,8 @@
 """Lists a relay's buckets, to find objects that are older than the relay or were never announced.
 
-A pass lists all keys once, page by page. The relay appends objects that its log lacks, so an interrupted pass can be
-repeated. The time and the result of the last pass are stored, so a restarted relay does not list earlier than due.
+A complete pass lists all keys once, page by page. The relay appends objects that its log lacks, so an interrupted pass
+can be repeated. The time and the result of the last pass are stored, so a restarted relay does not list earlier than
+due.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from pydantic import Field
 
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
@@ -32,7 +35,8 @@ _POLL_SECONDS = 2.0
 class ListingRecord(StateRecord):
     """The state of a relay's listings. Times are ISO 8601; counts are from the last complete pass.
 
-    `lost` objects were in the bucket for longer than a message may take and were never announced.
+    `lost` objects were in the bucket for longer than a message may take and were never announced. `last_keys` has the
+    greatest listed key of each bucket.
     """
 
     first_started_at: str
@@ -43,6 +47,7 @@ class ListingRecord(StateRecord):
     new: int = 0
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
+    last_keys: dict[str, str] = Field(default_factory=dict)
 
 
 class ListingRequest(StateRecord):
@@ -59,6 +64,12 @@ def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | Non
         ValueError: the object is damaged.
     """
     return ListingRecord.read(objects, relay_listing(relay))
+
+
+def is_listing_due(record: ListingRecord | None, listing: ListingSpec) -> bool:
+    """Returns whether the interval since the last complete pass is over."""
+    last = parse_iso(record.last_pass_at) if record is not None and record.last_pass_at else None
+    return last is None or utc_now() - last >= timedelta(hours=listing.backfill_interval_hours)
 
 
 def request_listing(objects: ObjectStore, relay: str, *, by: str) -> None:
@@ -94,6 +105,8 @@ class _ListingPass:
     listed: int = 0
     new: int = 0
     lost: list[str] = field(default_factory=list)
+    is_complete: bool = True
+    last_keys: dict[str, str] = field(default_factory=dict)
 
 
 class Lister:
@@ -103,6 +116,8 @@ class Lister:
         storage: access to the buckets; the bucket named in it is ignored.
         queue_backlog: returns the approximate number of waiting messages; None without a queue. While messages wait, no
             object is reported as lost, because its message may be among them.
+        keys_grow: new objects have greater keys than older ones. A pass requested before it is due then lists only
+            keys after the greatest one.
     """
 
     def __init__(
@@ -114,6 +129,7 @@ class Lister:
         *,
         queue_backlog: Callable[[], int] | None,
         max_examples: int = 10,
+        keys_grow: bool = False,
     ) -> None:
         self._spec = spec
         self._listing = listing
@@ -121,6 +137,7 @@ class Lister:
         self._objects = objects
         self._queue_backlog = queue_backlog
         self._max_examples = max_examples
+        self._keys_grow = keys_grow
         self._pages: queue.Queue[ListedPage] = queue.Queue(maxsize=_PAGES_AHEAD)
         self._closed = threading.Event()
         self._failure: BaseException | None = None
@@ -172,7 +189,8 @@ class Lister:
             return
         self._record = self._record.replace(
             passes=self._record.passes + 1,
-            last_pass_at=iso_now(),
+            last_pass_at=iso_now() if current.is_complete else self._record.last_pass_at,
+            last_keys=self._record.last_keys | current.last_keys,
             seconds=round(time.monotonic() - current.started, 3),
             listed=current.listed,
             new=current.new,
@@ -210,8 +228,7 @@ class Lister:
             self._failure = error
 
     def _is_due(self) -> bool:
-        last = parse_iso(self._record.last_pass_at) if self._record.last_pass_at else None
-        if last is None or utc_now() - last >= timedelta(hours=self._listing.backfill_interval_hours):
+        if is_listing_due(self._record, self._listing):
             return True
         try:
             return is_listing_requested(self._objects, self._spec.relay)
@@ -220,6 +237,7 @@ class Lister:
 
     def _list_buckets(self) -> Iterator[ListedPage]:
         self._pass.started = time.monotonic()
+        self._pass.is_complete = not self._keys_grow or is_listing_due(self._record, self._listing)
         lost_before = self._lost_before()
         ignore_before = None if self._listing.include_existing else parse_iso(self._record.first_started_at)
         for bucket in self._spec.buckets:
@@ -228,11 +246,15 @@ class Lister:
                 bucket,
                 prefix=self._listing.prefix,
                 glob=self._listing.glob,
+                start_after="" if self._pass.is_complete else self._record.last_keys.get(bucket, ""),
                 versions=self._spec.overwrites == "every_version",
                 retry_seconds=_RETRY_SECONDS,
                 cancelled=self._closed,
             )
             for events in pages:
+                if events:
+                    last_key = max(self._pass.last_keys.get(bucket, ""), events[-1].key)
+                    self._pass.last_keys[bucket] = max(last_key, self._record.last_keys.get(bucket, ""))
                 relevant = tuple(
                     event for event in events if ignore_before is None or event.event_time >= ignore_before
                 )

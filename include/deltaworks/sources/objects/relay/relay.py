@@ -210,6 +210,7 @@ class Relay:
         open_log: opens the log under an owner epoch.
         lease_wait_seconds: how long to wait for another relay's lease; by default 1.5 times its time to live.
         until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
+        keys_grow: as in `Lister`.
         on_tick: called every few seconds while the relay works or waits; the caller detects a stall by its absence.
     """
 
@@ -223,6 +224,7 @@ class Relay:
         open_log: LogOpener | None = None,
         lease_wait_seconds: float | None = None,
         until_drained: bool = False,
+        keys_grow: bool = False,
         on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         if spec.listing is not None and landing is None:
@@ -237,6 +239,7 @@ class Relay:
         self._open_log = open_log or log_opener(spec.overwrites)
         self._lease_wait = lease_wait_seconds
         self._until_drained = until_drained
+        self._keys_grow = keys_grow
         self._on_tick = on_tick
         self._objects = open_objects(lake)
         self._process = LeasedProcess(
@@ -321,7 +324,13 @@ class Relay:
         if spec.listing is not None and self._landing is not None:
             backlog = self._queue.approximate_backlog if self._queue is not None else None
             self._lister = Lister(
-                spec, spec.listing, self._landing, self._objects, queue_backlog=backlog, max_examples=MAX_EXAMPLES
+                spec,
+                spec.listing,
+                self._landing,
+                self._objects,
+                queue_backlog=backlog,
+                max_examples=MAX_EXAMPLES,
+                keys_grow=self._keys_grow,
             )
 
     def _close_inputs(self) -> None:

@@ -1,1 +1,1 @@
-"""The format `s3-sqs`: objects announced through an SQS queue, as a streaming DataFrame."""
+"""The formats `s3-sqs` and `cloudFiles`: objects announced through an SQS queue or listed, as a streaming DataFrame."""

@@ -3,7 +3,7 @@
 Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro) and `.schema(...)`.
 
 - `stateLocation` (below the query's checkpoint). Spark passes the checkpoint location to Java sources but not to Python
-  sources; `S3SqsProvider` in include/jars forwards it.
+  sources; `CheckpointedSource` in include/jars forwards it.
 - `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): access to queue and buckets; `accessKey` and
   `secretKey` are references such as `env:NAME`. Without them, the roles and profiles of the machine apply.
 - `stateEndpoint`: endpoint of the state, if it is on another server than the buckets.
@@ -31,12 +31,14 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
 from deltaworks.sources.stream_options import (
+    STATE_OPTION,
     boolean_option,
     check_option_names,
     invalid_option,
     number_option,
     option_validation_error,
-    storage_root,
+    pop_checkpoint,
+    state_root,
 )
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.relay import RelaySpec
@@ -44,66 +46,27 @@ from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 FORMAT = "s3-sqs"
-STATE_OPTION = "stateLocation"
-#: Set by `S3SqsProvider`, never by users: `checkpoint/sources/0`.
-_CHECKPOINT_OPTION = "sourceCheckpointLocation"
 _REGION = r"([a-z]{2}(?:-[a-z]+)+-\d+)"
 #: `sqs.eu-west-1.amazonaws.com`, its FIPS, dual-stack and private endpoints, and legacy queue hosts.
 _QUEUE_HOST_PATTERNS = (
     re.compile(rf"(?:^|\.)sqs(?:-fips)?\.{_REGION}\."),
     re.compile(rf"^{_REGION}\.queue\.amazonaws\."),
 )
-_STATE_REQUIRED = (
-    "is required: it stores the announced files and the rejected content; messages are deleted from the queue after "
-    "that. The default below the query's checkpoint needs the jars of include/jars (`make jars`) on Spark's class path"
+STATE_PURPOSE = (
+    "it stores the names of announced files, and rejected content; messages are deleted from the queue after that"
 )
 
 
-def region_of(queue_url: str) -> str:
+def region_of(queue_url: str | None) -> str:
     """Returns the region in a queue's URL. If the URL has none, returns the region configured for AWS clients, or
     `us-east-1`.
     """
-    host = urlparse(queue_url).hostname or ""
+    host = urlparse(queue_url or "").hostname or ""
     for pattern in _QUEUE_HOST_PATTERNS:
         match = pattern.search(host)
         if match is not None:
             return match.group(1)
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-
-
-def pop_checkpoint(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Splits the options into Spark's checkpoint folder of this source (an empty string if unknown) and the user's
-    options.
-    """
-    user_options = {name: value for name, value in options.items() if name.lower() != _CHECKPOINT_OPTION.lower()}
-    checkpoints = [value for name, value in options.items() if name.lower() == _CHECKPOINT_OPTION.lower()]
-    return (checkpoints[0] if checkpoints else ""), user_options
-
-
-def state_root(values: Mapping[str, str], *, queue_url: str, checkpoint: str) -> str:
-    """Returns the location of the state.
-
-    Sources of one query that read the same queue use the same state. With separate states, each would miss the messages
-    that the other receives.
-
-    Args:
-        checkpoint: the source's folder in the query's checkpoint, or empty before the query exists.
-
-    Raises:
-        ConfigError: SOURCE_OPTION_INVALID, no location is given and the checkpoint cannot be used.
-    """
-    if values.get(STATE_OPTION):
-        return storage_root(values[STATE_OPTION])
-    if not checkpoint:
-        raise invalid_option(FORMAT, STATE_OPTION, _STATE_REQUIRED)
-    sources = storage_root(checkpoint.rstrip("/").rpartition("/")[0])
-    if not sources.startswith(("s3://", "file://")):
-        raise invalid_option(
-            FORMAT,
-            STATE_OPTION,
-            (f"is required with a checkpoint at {sources}: the state must be on S3 or on a local disk"),
-        )
-    return f"{sources}/s3_sqs-{hashlib.blake2b(queue_url.encode(), digest_size=8).hexdigest()}"
 
 
 #: Name of the relay in the state.
@@ -153,10 +116,18 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class S3SqsOptions:
-    """The options of a query. `source` configures reading, `relay` configures receiving messages."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileQueryOptions:
+    """The options of a query over files. `source` configures reading, `relay` how files are found.
 
+    Attributes:
+        input: the queue, or the path, that the state belongs to.
+        folder: the local folder with the files, as a URI; None for files on S3.
+        rescued_column: column for fields that no other column has; None to ignore them.
+        keys_grow: later files have greater names, so most listings begin after the last name.
+    """
+
+    input: str
     messaging: AwsSpec
     state: StorageSpec
     source: FileSourceSpec
@@ -164,48 +135,61 @@ class S3SqsOptions:
     path_style: bool
     any_bucket: bool
     max_partitions: int
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> S3SqsOptions:
-        """Parses the options as Spark passes them: lower-cased names, text values.
-
-        Raises:
-            ConfigError: SOURCE_OPTION_INVALID, naming the option.
-        """
-        check_no_inference(options)
-        checkpoint, options = pop_checkpoint(options)
-        values = check_option_names(FORMAT, options, _OPTIONS)
-        for name, why in _REQUIRED.items():
-            if not values.get(name):
-                raise invalid_option(FORMAT, name, why)
-        path_style = boolean_option(FORMAT, values, "pathStyle", default=False)
-        try:
-            relay = _parse_relay(values)
-            queue_url = resolve_text(relay.queue_url or "")
-            aws = {"region": region_of(queue_url)} | _select_options(values, _CLIENT_OPTIONS)
-            reached = aws | _select_options(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
-            root = state_root(values, queue_url=queue_url, checkpoint=checkpoint)
-            return cls(
-                messaging=AwsSpec.model_validate(aws),
-                state=StorageSpec.model_validate(reached | {"root": root}),
-                source=_parse_source(values),
-                relay=relay,
-                path_style=path_style,
-                any_bucket="bucket" not in values,
-                max_partitions=number_option(FORMAT, values, "maxPartitions", 8),
-            )
-        except ValidationError as error:
-            names = _CLIENT_OPTIONS | _SOURCE_OPTIONS | _RELAY_OPTIONS | _OTHER_OPTIONS
-            raise option_validation_error(FORMAT, error, names, fallback=_fallback_option(error)) from None
+    folder: str | None = None
+    rescued_column: str | None = None
+    keys_grow: bool = False
 
     @property
-    def queue_url(self) -> str:
-        """The queue's URL, a required option."""
-        return resolve_text(self.relay.queue_url or "")
+    def reads_each_name_once(self) -> bool:
+        """Whether an overwritten file of `cloudFiles` counts as read."""
+        return self.source.kind == "cloud_files" and self.relay.overwrites == "ignore"
+
+    @property
+    def queue_url(self) -> str | None:
+        """The queue's URL; None if files are found only by listing."""
+        return None if self.relay.queue_url is None else resolve_text(self.relay.queue_url)
 
     def landing(self, bucket: str) -> StorageSpec:
         """Returns the storage spec of a bucket."""
-        return StorageSpec(root=f"s3://{bucket}", path_style=self.path_style, **self.messaging.model_dump())
+        root = self.folder or f"s3://{bucket}"
+        return StorageSpec(root=root, path_style=self.path_style, **self.messaging.model_dump())
+
+
+def parse_s3_sqs(options: Mapping[str, str]) -> FileQueryOptions:
+    """Parses the options as Spark passes them: lower-cased names, text values.
+
+    Raises:
+        ConfigError: SOURCE_OPTION_INVALID, naming the option.
+    """
+    check_no_inference(options)
+    checkpoint, options = pop_checkpoint(options)
+    values = check_option_names(FORMAT, options, _OPTIONS)
+    for name, why in _REQUIRED.items():
+        if not values.get(name):
+            raise invalid_option(FORMAT, name, why)
+    path_style = boolean_option(FORMAT, values, "pathStyle", default=False)
+    try:
+        relay = _parse_relay(values)
+        queue_url = resolve_text(relay.queue_url or "")
+        aws = {"region": region_of(queue_url)} | select_options(values, _CLIENT_OPTIONS)
+        reached = aws | select_options(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
+        # Sources of one query that read the same queue use the same state. With separate states, each would miss the
+        # messages that the other receives.
+        folder = f"s3_sqs-{hashlib.blake2b(queue_url.encode(), digest_size=8).hexdigest()}"
+        root = state_root(FORMAT, values, checkpoint=checkpoint, folder=folder, purpose=STATE_PURPOSE)
+        return FileQueryOptions(
+            input=str(relay.queue_url),
+            messaging=AwsSpec.model_validate(aws),
+            state=StorageSpec.model_validate(reached | {"root": root}),
+            source=_parse_source(values),
+            relay=relay,
+            path_style=path_style,
+            any_bucket="bucket" not in values,
+            max_partitions=number_option(FORMAT, values, "maxPartitions", 8),
+        )
+    except ValidationError as error:
+        names = _CLIENT_OPTIONS | _SOURCE_OPTIONS | _RELAY_OPTIONS | _OTHER_OPTIONS
+        raise option_validation_error(FORMAT, error, names, fallback=_fallback_option(error)) from None
 
 
 def schema_missing_error() -> ConfigError:
@@ -239,33 +223,34 @@ def _fallback_option(error: ValidationError) -> str:
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
-def _select_options(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+def select_options(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
     """Returns the options that were given, by the names of spec fields."""
     return {target: values[name] for target, name in names.items() if values.get(name)}
 
 
-def _split_list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+def split_list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Returns the parts of a comma-separated option."""
     return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
 
 
 def _parse_source(values: Mapping[str, str]) -> FileSourceSpec:
-    columns = _split_list(values, "columns")
-    csv: dict[str, Any] = {"header": not columns, "columns": columns} | _select_options(
+    columns = split_list(values, "columns")
+    csv: dict[str, Any] = {"header": not columns, "columns": columns} | select_options(
         values, {"delimiter": "delimiter"}
     )
-    declared = _select_options(values, _SOURCE_OPTIONS)
+    declared = select_options(values, _SOURCE_OPTIONS)
     fixed = {
         "kind": "s3_sqs",
         "relay": RELAY,
         "bucket": values.get("bucket", ANY_BUCKET),
         "format": values["fileFormat"],
     }
-    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": _split_list(values, "partitionColumns")}
+    more = {"csv": csv, "tsv": {"columns": columns}, "partition_columns": split_list(values, "partitionColumns")}
     return FileSourceSpec.model_validate({"max_files_per_batch": 1000} | declared | fixed | more)
 
 
 def _parse_relay(values: Mapping[str, str]) -> RelaySpec:
-    declared = _select_options(values, _RELAY_OPTIONS)
+    declared = select_options(values, _RELAY_OPTIONS)
     buckets = (values.get("bucket", ANY_BUCKET),)
     # Short, so a successor need not wait long for the lease of a killed query.
     return RelaySpec.model_validate(

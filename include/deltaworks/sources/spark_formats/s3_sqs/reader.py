@@ -1,4 +1,5 @@
-"""The reader of `format("s3-sqs")`: plans batches of files from the state's log and reads them in tasks.
+"""The reader of `format("s3-sqs")` and `format("cloudFiles")`: plans batches of files from the state's log, and reads
+them in tasks.
 
 An offset is {"seq": n, "log": id}: the last file included, and the id of its log. All other state is in
 `stateLocation`.
@@ -8,14 +9,17 @@ Formats, types and reasons equal those of pipelines, so both yield the same rows
 written to the state's table `file_quarantine`, each item once: a task writes one object per file with rejected content,
 which depends only on the file and the schema, so a retried task writes the same object. After a batch, the driver
 commits these objects to the table in one idempotent step and deletes them.
+
+With a column for rescued data, fields without a column, and values of another type, go there as JSON instead.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -41,13 +45,15 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import require_event
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.lossless_numbers import parse_lossless
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent
 from deltaworks.events.source_fields import partition_fields
-from deltaworks.events.table_columns import EventColumn, Reasons
+from deltaworks.events.table_columns import EventColumn, Reasons, add_missing
+from deltaworks.events.undeclared_fields import ReadFields, rescued_json, struct_fields, undeclared_fields
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import FileQueryOptions
 from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     LocatedFile,
     ObjectOpener,
@@ -64,13 +70,16 @@ from deltaworks.tables.lake import Lake
 
 _ROWS_PER_BATCH = 10_000
 _RAW_BYTES = 65_536
+_ORIGIN_FIELDS = ("_bucket", "_key", "_seq", "_position")
+#: The field of rescued data that has the file's key, as in Auto Loader.
+_FILE_PATH_FIELD = "_file_path"
 
 
 @dataclass(slots=True)
 class _EventBuffer:
     """Buffered events of one payload."""
 
-    events: list[Mapping[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     raw_values: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
@@ -82,9 +91,11 @@ class RowReader:
         ConfigError: SOURCE_SCHEMA_UNSUPPORTED, a column has a type that these formats cannot provide.
     """
 
-    def __init__(self, schema: StructType, source: FileSourceSpec) -> None:
+    def __init__(self, schema: StructType, source: FileSourceSpec, *, rescued_column: str | None = None) -> None:
         is_text = source.format in TEXT_FORMATS
         self._target = to_arrow_schema(schema, timezone="UTC")
+        rescued = [name for name in self._target.names if rescued_column and name.lower() == rescued_column.lower()]
+        self._rescued_column = rescued[0] if rescued else None
         self._columns = [
             EventColumn(
                 field.name,
@@ -94,7 +105,11 @@ class RowReader:
                 values_are_text=is_text or field.name in source.partition_columns,
             )
             for field in schema.fields
+            if field.name != self._rescued_column
         ]
+        self._is_json = source.format == "json"
+        self._read_fields: ReadFields = {column.name: struct_fields(column.kind) for column in self._columns}
+        self._read_fields |= dict.fromkeys((*_ORIGIN_FIELDS, *source.partition_columns))
         self._frame = create_framer(source)
         self._partition_columns = source.partition_columns
         self._max_event_bytes = source.max_event_bytes
@@ -131,15 +146,43 @@ class RowReader:
 
     def _rows(self, payload: Payload, buffer: _EventBuffer, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
         reasons: Reasons = {}
-        arrays = [_array(buffer, column, reasons) for column in self._columns]
+        if self._rescued_column is None:
+            arrays = {column.name: _array(buffer, column, reasons) for column in self._columns}
+        else:
+            arrays = self._rescue(payload.key, buffer, reasons)
         rejected += [
             _rejected(payload, buffer.positions[index], buffer.raw_values[index], *row_reasons)
             for index, row_reasons in sorted(reasons.items())
         ]
-        table = pa.Table.from_arrays(arrays, names=[column.name for column in self._columns])
+        table = pa.table({name: arrays[name] for name in self._target.names})
         if reasons:
             table = table.filter(pa.array([index not in reasons for index in range(table.num_rows)]))
         yield from table.cast(self._target).to_batches()
+
+    def _rescue(self, key: str, buffer: _EventBuffer, reasons: Reasons) -> dict[str, pa.Array]:
+        """Returns all columns. Only a missing value of a NOT NULL column is a reason to reject its event."""
+        extras = [undeclared_fields(event, self._read_fields) for event in buffer.events]
+        arrays: dict[str, pa.Array] = {}
+        for column in self._columns:
+            values = column.values(buffer.events)
+            arrays[column.name], errors = convert_column(values, column.kind)
+            for index in errors:
+                extras[index][column.name] = buffer.events[index][column.name]
+            if column.required:
+                add_missing(reasons, arrays[column.name], {}, column.name)
+        texts = [self._rescued_text(key, extra, raw) for extra, raw in zip(extras, buffer.raw_values, strict=True)]
+        return arrays | {str(self._rescued_column): pa.array(texts, pa.string())}
+
+    def _rescued_text(self, key: str, extra: dict[str, Any], raw: bytes) -> str | None:
+        if not extra:
+            return None
+        if not self._is_json:
+            return rescued_json(extra | {_FILE_PATH_FIELD: key}, dict)
+        return rescued_json(extra | {_FILE_PATH_FIELD: key}, partial(_load_lossless, raw, {_FILE_PATH_FIELD: key}))
+
+
+def _load_lossless(raw: bytes, more: dict[str, Any]) -> Any:
+    return parse_lossless(raw) | more
 
 
 def _array(buffer: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
@@ -268,16 +311,16 @@ class FilesPartition(InputPartition):
         self.variables = variables
 
 
-class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in one driver process and reads them in tasks. Planning retries outages, because an exception ends
     the query.
     """
 
-    def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
+    def __init__(self, options: FileQueryOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._query = query_name(schema.json(), options.source.model_dump_json())
-        RowReader(schema, options.source)  # rejects unsupported types before the query runs
+        self._row_reader()  # rejects unsupported types before the query runs
         self._planning: _PlanningState | None = None
         self._max_seq: int | None = None
         self._is_checked = False
@@ -307,6 +350,8 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._options.source
         limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
         end = retry_storage(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._max_seq))
+        if end == start["seq"] and self._max_seq is None and retry_storage(planning.relay.list_files):
+            end = retry_storage(lambda: planning.slices.next_end_offset(start["seq"], limits))
         return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -323,7 +368,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = cast(FilesPartition, partition)
         set_missing_variables(part.variables)
-        reader = RowReader(self._schema, self._options.source)
+        reader = self._row_reader()
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
         for bucket, reference in part.files:
             rejected: list[RejectedEvent] = []
@@ -331,6 +376,9 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from (batch for batch in batches if batch.num_rows)
             if rejected:
                 save_rejected(objects, self._query, reference, bucket=bucket, rejected=rejected)
+
+    def _row_reader(self) -> RowReader:
+        return RowReader(self._schema, self._options.source, rescued_column=self._options.rescued_column)
 
     def stop(self) -> None:
         if self._planning is not None:
@@ -352,7 +400,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _PlanningState:
     """The open resources of the planner process."""
 
-    def __init__(self, options: S3SqsOptions, query: str) -> None:
+    def __init__(self, options: FileQueryOptions, query: str) -> None:
         self.log, self.slices = open_log(options)
         self.quarantine = FileQuarantineTable(Lake(options.state), open_objects(options.state), query)
         self.relay = QueryRelay(options)

@@ -1,4 +1,6 @@
-"""The data source class that Spark finds by the name `s3-sqs`. Options and reader are imported on demand."""
+"""The data source classes that Spark finds by the names `s3-sqs` and `cloudFiles`. Options and reader are imported on
+demand, because every session on this PYTHONPATH imports this module.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,27 @@ class S3SqsDataSource(DataSource):
         raise schema_missing_error()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-        from deltaworks.sources.spark_formats.s3_sqs.reader import S3SqsStreamReader
+        from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
+        from deltaworks.sources.spark_formats.s3_sqs.reader import FileStreamReader
 
-        return S3SqsStreamReader(S3SqsOptions.parse(self.options), schema)
+        return FileStreamReader(parse_s3_sqs(self.options), schema)
+
+
+class CloudFilesDataSource(DataSource):
+    """The streaming source `cloudFiles`, with option names of Auto Loader. It shares the reader of `s3-sqs`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "cloudFiles"
+
+    def schema(self) -> str:
+        """Called only for a query without `.schema(...)`."""
+        from deltaworks.sources.spark_formats.s3_sqs.cloud_files import declared_columns
+
+        return declared_columns(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from deltaworks.sources.spark_formats.s3_sqs.cloud_files import parse_cloud_files
+        from deltaworks.sources.spark_formats.s3_sqs.reader import FileStreamReader
+
+        return FileStreamReader(parse_cloud_files(self.options, schema.names), schema)

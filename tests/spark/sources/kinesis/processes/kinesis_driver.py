@@ -29,7 +29,7 @@ def main(given: dict[str, Any]) -> int:
     def note(frame: DataFrame, batch: int) -> None:
         for action in range(given.get("actions", 1)):
             table = frame.toArrow()
-            rows = sorted((row["shard_id"], row["ordinal"], row["data"].hex()) for row in table.to_pylist())
+            rows = sorted((row["shardId"], row["ordinal"], row["data"].hex()) for row in table.to_pylist())
             digest = hashlib.md5(json.dumps(rows).encode()).hexdigest()
             told = {"batch": batch, "action": action, "rows": rows, "md5": digest}
             part = folder / f".{uuid.uuid4().hex}"

@@ -18,24 +18,17 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.sources.objects.landing.land import land, require_file_source
 from deltaworks.sources.objects.landing.landing_store import landing_store
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage, pipeline_spec, write_files
 from tests.unit.sources.objects.landing.landing_harness import MemoryStore, source
 
 LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'
 BUCKET = StorageSpec(root="s3://landing")
 
 
-def put(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
-
-
 def refusal(folder: Path, data: bytes, **declared: Any) -> DeltaworksError:
     with pytest.raises(DeltaworksError) as caught:
-        land(find_inputs([str(put(folder, {"events.bin": data}))]), source(**declared), MemoryStore())
+        land(find_inputs([str(write_files(folder, {"events.bin": data}))]), source(**declared), MemoryStore())
     return caught.value
 
 
@@ -54,7 +47,7 @@ def keys(client: Any) -> list[str]:
 
 
 def test_a_folder_lands_below_the_pipelines_prefix_under_its_file_names(tmp_path: Path, s3: Any) -> None:
-    folder = put(tmp_path, {"day 1/a.jsonl": LINES, "b.json.gz": gzip.compress(LINES), ".hidden/c": LINES})
+    folder = write_files(tmp_path, {"day 1/a.jsonl": LINES, "b.json.gz": gzip.compress(LINES), ".hidden/c": LINES})
 
     results = land(find_inputs([str(folder)]), source(), landing_store(BUCKET))
 
@@ -68,9 +61,9 @@ def test_a_folder_lands_below_the_pipelines_prefix_under_its_file_names(tmp_path
 
 def test_landing_again_creates_only_missing_objects(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
-    files = [str(put(tmp_path, {"a.jsonl": LINES}))]
+    files = [str(write_files(tmp_path, {"a.jsonl": LINES}))]
     land(find_inputs(files), source(), store)
-    put(tmp_path, {"b.jsonl": LINES})
+    write_files(tmp_path, {"b.jsonl": LINES})
 
     first, second = land(find_inputs(files), source(), store)
 
@@ -81,7 +74,7 @@ def test_landing_again_creates_only_missing_objects(tmp_path: Path, s3: Any) -> 
 
 def test_forced_landing_creates_new_objects(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
-    files = [str(put(tmp_path, {"a.jsonl": LINES}))]
+    files = [str(write_files(tmp_path, {"a.jsonl": LINES}))]
     land(find_inputs(files), source(), store)
 
     (result,) = land(find_inputs(files), source(), store, force=True)
@@ -91,8 +84,8 @@ def test_forced_landing_creates_new_objects(tmp_path: Path, s3: Any) -> None:
 
 
 def test_a_local_folder_stores_objects_like_a_bucket(tmp_path: Path) -> None:
-    store = landing_store(StorageSpec(root=f"file://{tmp_path}/landing"))
-    files = [str(put(tmp_path / "in", {"a.jsonl": LINES}))]
+    store = landing_store(local_storage(tmp_path / "landing"))
+    files = [str(write_files(tmp_path / "in", {"a.jsonl": LINES}))]
 
     results = [land(find_inputs(files), source(), store)[0] for _ in range(2)]
 
@@ -124,7 +117,7 @@ def test_objects_are_compressed_as_the_source_declares(
 ) -> None:
     shelf = MemoryStore()
 
-    land(find_inputs([str(put(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
+    land(find_inputs([str(write_files(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
 
     ((key, stored),) = shelf.items()
     assert stored.startswith(beginning)
@@ -139,7 +132,7 @@ def test_parquet_and_avro_land_unchanged(tmp_path: Path) -> None:
 
     for form, data, events in (("parquet", parquet.getvalue(), 1_000), ("avro", avro.getvalue(), 10)):
         shelf = MemoryStore()
-        path = put(tmp_path / form, {f"a.{form}": data})
+        path = write_files(tmp_path / form, {f"a.{form}": data})
         (result,) = land(find_inputs([str(path)]), source(format=form), shelf, object_bytes=10)
         assert list(shelf.values()) == [data]
         assert result.events == events
@@ -157,7 +150,7 @@ def test_parquet_and_avro_land_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_keys_match_the_source(declared: dict[str, Any], under: str, key: str | None, tmp_path: Path) -> None:
-    inputs, shelf = find_inputs([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), MemoryStore()
+    inputs, shelf = find_inputs([str(write_files(tmp_path, {"a.json": LINES}) / "a.json")]), MemoryStore()
     if key is None:
         with pytest.raises(ConfigError) as caught:
             land(inputs, source(**declared), shelf, subfolder=under)
@@ -172,7 +165,7 @@ def test_keys_match_the_source(declared: dict[str, Any], under: str, key: str | 
 
 def test_partition_folders_are_preserved(tmp_path: Path) -> None:
     shelf = MemoryStore()
-    folder = put(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
+    folder = write_files(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
 
     land(find_inputs([str(folder)]), source(partition_columns=["day"]), shelf)
 
@@ -180,7 +173,9 @@ def test_partition_folders_are_preserved(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
-    (result,) = land(find_inputs([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), MemoryStore())
+    (result,) = land(
+        find_inputs([str(write_files(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), MemoryStore()
+    )
 
     assert (result.events, result.unreadable) == (3, 1)
 
@@ -212,7 +207,7 @@ def test_an_unsplittable_file_must_not_exceed_the_object_limit(tmp_path: Path) -
 
 
 def test_a_missing_bucket_is_rejected(tmp_path: Path, s3: Any) -> None:
-    inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
+    inputs = find_inputs([str(write_files(tmp_path, {"a": LINES}))])
 
     with pytest.raises(ConfigError) as caught:
         land(inputs, source(), landing_store(StorageSpec(root="s3://nobody")))
@@ -224,7 +219,7 @@ def test_a_missing_bucket_is_rejected(tmp_path: Path, s3: Any) -> None:
 def test_an_unreachable_store_fails_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
+    inputs = find_inputs([str(write_files(tmp_path, {"a": LINES}))])
 
     with pytest.raises(TransientError) as caught:
         land(inputs, source(), landing_store(StorageSpec(root="s3://landing", endpoint="http://127.0.0.1:9")))
@@ -242,15 +237,10 @@ def test_an_unreachable_store_fails_quickly(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_pipeline_without_objects_is_rejected_with_an_alternative(declared: dict[str, Any], told: str) -> None:
-    spec = PipelineSpec.model_validate(
-        {
-            "pipeline": "shop",
-            "description": "",
-            "owner": "",
-            "source": declared,
-            "event": {"name": {"constant": "x"}, "time": {"path": "at"}},
-            "tables": [{"name": "events", "catch_all": True}],
-        }
+    spec = pipeline_spec(
+        {"name": "events", "catch_all": True},
+        source=declared,
+        event={"name": {"constant": "x"}, "time": {"path": "at"}},
     )
 
     with pytest.raises(ConfigError) as caught:

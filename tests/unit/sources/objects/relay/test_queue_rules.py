@@ -21,9 +21,8 @@ from deltaworks.sources.objects.relay import intake as intake_module
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.sources.objects.relay.redrive import redrive
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import catalog_of
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, relay_of, running
 from tests.waiting import eventually
 
@@ -182,10 +181,8 @@ def test_the_command_shows_dead_letters_and_moves_them_only_without_dry_run(
     put_aside(landing)
     with running(relay_of(landing)):
         pass  # makes the log
-    environment = EnvironmentSpec(
-        environment="tests", lake=landing.lake, landing=landing.storage, messaging=landing.messaging
-    )
-    project = Catalog(environment=environment, relays={"landing": landing.spec()}, pipelines={}, root=tmp_path)
+    places = {"lake": landing.lake, "landing": landing.storage, "messaging": landing.messaging}
+    project = catalog_of(tmp_path, relays=[landing.spec()], **places)
     monkeypatch.setattr(operations, "catalog", lambda: project)
     monkeypatch.setenv("COLUMNS", "250")
 

@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 from tests.waiting import eventually
 
@@ -40,7 +41,7 @@ Launch = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> StorageSpec:
-    return StorageSpec(root=f"file://{tmp_path}/lake")
+    return local_storage(tmp_path / "lake")
 
 
 @pytest.fixture

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import FileQueryOptions, parse_s3_sqs
 from deltaworks.sources.spark_formats.s3_sqs.source import S3SqsDataSource
 
 GIVEN = {"queueUrl": "http://localhost/1/queue", "fileFormat": "json", "stateLocation": "s3://lake/state"}
 
 
-def parsed(**changes: str) -> S3SqsOptions:
-    return S3SqsOptions.parse(GIVEN | changes)
+def parsed(**changes: str) -> FileQueryOptions:
+    return parse_s3_sqs(GIVEN | changes)
 
 
 def test_option_names_are_case_insensitive_and_defaults_are_as_documented() -> None:
-    options = S3SqsOptions.parse({name.lower(): value for name, value in GIVEN.items()})
+    options = parse_s3_sqs({name.lower(): value for name, value in GIVEN.items()})
     assert (options.source.max_files_per_batch, options.source.max_bytes_per_batch) == (1000, 256 << 20)
     assert (options.max_partitions, options.relay.receive_threads, options.relay.overwrites) == (8, 2, "latest")
     assert options.any_bucket

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from deltaworks.events.chunks import Payload
 from deltaworks.events.reasons import RejectedEvent
-from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
 from deltaworks.sources.spark_formats.s3_sqs.reader import RowReader
 from deltaworks.tables.arrow_types import arrow_schema
 
@@ -29,7 +29,7 @@ class Query:
     """Reads payloads as rows of declared columns."""
 
     def __init__(self, columns: dict[str, str], *, form: str = "json", **options: str) -> None:
-        source = S3SqsOptions.parse(GIVEN | {"fileFormat": form} | options).source
+        source = parse_s3_sqs(GIVEN | {"fileFormat": form} | options).source
         self._reader = RowReader(from_arrow_schema(arrow_schema(columns)), source)
         self.rejected: list[RejectedEvent] = []
 

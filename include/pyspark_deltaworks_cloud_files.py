@@ -1,0 +1,7 @@
+"""Found by PySpark, which imports modules named pyspark_* and registers their DefaultSource: `format("cloudFiles")`."""
+
+from __future__ import annotations
+
+from deltaworks.sources.spark_formats.s3_sqs.source import CloudFilesDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
