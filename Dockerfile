@@ -72,7 +72,7 @@ COPY --chown=airflow:0 include /opt/airflow/include
 FROM environment AS product
 
 COPY --chown=airflow:0 --from=jars /opt/airflow/include/jars/target /opt/airflow/include/jars/target
-COPY --chown=airflow:0 include/pyspark_deltaworks_kinesis.py include/pyspark_deltaworks_s3_sqs.py /opt/airflow/include/
+COPY --chown=airflow:0 include/pyspark_deltaworks_cloud_files.py include/pyspark_deltaworks_kinesis.py include/pyspark_deltaworks_s3_sqs.py /opt/airflow/include/
 COPY --chown=airflow:0 include/collector /opt/airflow/include/collector
 COPY --chown=airflow:0 include/deltaworks /opt/airflow/include/deltaworks
 COPY --chown=airflow:0 include/jars /opt/airflow/include/jars
