@@ -15,7 +15,7 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 50000 --gid 0 --create-home airflow \
-    && mkdir -p /opt/deltaworks/lake /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/keyring /opt/airflow/logs \
+    && mkdir -p /opt/deltaworks/lake /opt/deltaworks/landing /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/keyring /opt/airflow/logs \
     && chown -R airflow:0 /opt/deltaworks /opt/airflow /var/spool/deltaworks \
     && chmod -R g=u /home/airflow /opt/airflow
 COPY --from=airflow /entrypoint /clean-logs /
@@ -67,13 +67,12 @@ COPY --chown=airflow:0 requirements-sandbox.lock /opt/deltaworks/locks/
 RUN python -m pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check --no-deps \
     --require-hashes --requirement /opt/deltaworks/locks/requirements-sandbox.lock
 COPY --chown=airflow:0 include /opt/airflow/include
-COPY --chown=airflow:0 docker/landing_init.py /opt/deltaworks/
 
 
 FROM environment AS product
 
 COPY --chown=airflow:0 --from=jars /opt/airflow/include/jars/target /opt/airflow/include/jars/target
-COPY --chown=airflow:0 include/pyspark_deltaworks_kinesis.py include/pyspark_deltaworks_s3_sqs.py /opt/airflow/include/
+COPY --chown=airflow:0 include/pyspark_deltaworks_cloud_files.py include/pyspark_deltaworks_kinesis.py include/pyspark_deltaworks_s3_sqs.py /opt/airflow/include/
 COPY --chown=airflow:0 include/collector /opt/airflow/include/collector
 COPY --chown=airflow:0 include/deltaworks /opt/airflow/include/deltaworks
 COPY --chown=airflow:0 include/jars /opt/airflow/include/jars

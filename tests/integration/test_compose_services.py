@@ -1,8 +1,9 @@
 """Runs the services of docker-compose.yaml in containers of this machine, built from the Dockerfile.
 
 Needs root and Linux, but no Docker. Third-party images have substitutes (`containers/base_images.py`) with this
-machine's programs. The content of `apache/airflow`, `python` and `postgres`, and the installation of packages into the
-images, are therefore not tested; the Compose file, the Dockerfile's COPY and RUN, and the scripts are.
+machine's programs. The content of `apache/airflow`, `apache/kafka`, `python` and `postgres`, and the installation
+of packages into the images, are therefore not tested. The Compose file, the Dockerfile's COPY and RUN, and the scripts
+are.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from deltaworks.specs.weak_secrets import secret_weakness
+from generator.engagement_org import Activity, Request
 from sandbox.demo.answers import EditsTruth
-from tests.integration.containers import edits_sender, table_counts
+from sandbox.stack.stack_programs import STORES
+from tests.integration.containers import producers, table_counts
 from tests.integration.containers.base_images import postgres_programs
 from tests.integration.containers.health import Probe
 from tests.integration.containers.namespace_host import GATEWAY, missing_rights
 from tests.integration.containers.running import ROOT, RunningProject, check_out, running_project
-from tests.integration.containers.specs import Condition
+from tests.integration.containers.specs import Condition, ProjectSpec
 from tests.shared_data import SHARED_DATA
 from tests.waiting import eventually
 
@@ -44,9 +49,9 @@ EDITS = SHARED_DATA / "wikipedia_edits" / "wikiticker-2015-09-12-sampled.json.gz
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningProject]:
-    """The profile `local` with one pipeline and only its stream: a test has two cores."""
+    """The profile `local` with a pipeline of objects, one of records, and no other jobs: a test has two cores."""
     settings = check_out(tmp_path / "checkout") / "docker" / "local.env"
-    text = settings.read_text().replace("DELTAWORKS_PIPELINES=edits,games", "DELTAWORKS_PIPELINES=edits")
+    text = settings.read_text().replace("DELTAWORKS_PIPELINES=\n", "DELTAWORKS_PIPELINES=edits,engagement\n")
     (settings.parent / "one.env").write_text(f"{text}DELTAWORKS_SCHEDULES=off\n")
     shell = {"DELTAWORKS_ENV_FILE": "docker/one.env"}
     with running_project(tmp_path, shell=shell, profiles=["local"]) as project:
@@ -55,11 +60,9 @@ def running(tmp_path: Path) -> Iterator[RunningProject]:
 
 
 def await_healthy(project: RunningProject) -> None:
-    for name in ONE_SHOT:
-        project.composition.await_condition(name, Condition.COMPLETED, seconds=STARTS_WITHIN_SECONDS)
     for name in project.spec.services:
-        if name not in ONE_SHOT:
-            project.composition.await_condition(name, Condition.HEALTHY, seconds=STARTS_WITHIN_SECONDS)
+        condition = Condition.COMPLETED if name in ONE_SHOT else Condition.HEALTHY
+        project.composition.await_condition(name, condition, seconds=STARTS_WITHIN_SECONDS)
     for name, service in project.composition.services.items():
         print(f"{name}: healthy after {service.healthy_after_seconds} s, started {service.starts} times")
 
@@ -83,12 +86,12 @@ def edits_file(folder: Path) -> Path:
     return path
 
 
-def counts(project: RunningProject) -> dict[str, int] | None:
+def counts(project: RunningProject) -> dict[str, int]:
     """Queries the lake in the scheduler's container, as a user would."""
     code = Path(table_counts.__file__).read_text()
     answer = project.composition.container("airflow-scheduler").execute(["python", "-c", code], timeout_seconds=120)
     assert answer.status == 0, answer.output
-    found: dict[str, int] | None = json.loads(answer.output.splitlines()[-1])
+    found: dict[str, int] = json.loads(answer.output.splitlines()[-1])
     return found
 
 
@@ -99,9 +102,16 @@ def test_the_services_start_as_declared_land_events_and_end(running: RunningProj
     volumes_belong_to_who_writes_them(running)
 
     path = edits_file(tmp_path)
-    truth = EditsTruth.from_file(path)
-    send(running, path)
-    expected = {"rows": truth.rows, "users": truth.users, "added": truth.added_bytes}
+    truth, records = EditsTruth.from_file(path), [record.event for record in producers.engagement()]
+    produce(running, "edits", str(path))
+    produce(running, "engagement")
+    expected = {
+        "edits": truth.rows,
+        "users": truth.users,
+        "added": truth.added_bytes,
+        "activities": sum(isinstance(record, Activity) for record in records),
+        "requests": sum(isinstance(record, Request) for record in records),
+    }
     eventually(lambda: counts(running) == expected, f"{expected} are in bronze", seconds=LANDS_WITHIN_SECONDS)
 
     secrets_are_where_they_are_needed_and_on_no_command_line(running)
@@ -109,22 +119,26 @@ def test_the_services_start_as_declared_land_events_and_end(running: RunningProj
     everything_ends_in_its_grace(running)
 
 
-def send(project: RunningProject, path: Path) -> None:
+def produce(project: RunningProject, *words: str) -> Any:
+    """Runs a producer on the host, with the addresses of the published ports; returns what it prints."""
     keys = {name: value for name, value in project.secrets().items() if name.startswith("DELTAWORKS_AWS_")}
-    variables = {"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", "DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:5000", **keys}
+    addresses = {"DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:5000", "DELTAWORKS_KAFKA_BOOTSTRAP": "127.0.0.1:9094"}
+    variables = {"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", **addresses, **keys}
 
-    done = project.on_host(sys.executable, "-m", edits_sender.__spec__.name, str(path), variables=variables)
+    done = project.on_host(sys.executable, "-m", producers.__spec__.name, *words, variables=variables)
 
     assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def ports_are_published_on_loopback_alone(project: RunningProject) -> None:
     published = [port for service in project.spec.services.values() for port in service.ports]
-    assert {port.port for port in published} == {5000, 8080, 8081, 8090, 9000, 9478}
+    assert {port.port for port in published} == {5000, 8080, 8081, 8090, 9000, 9094, 9478}
     for port in published:
         at_home = project.on_host("curl", "--silent", "--output", "/dev/null", f"http://127.0.0.1:{port.port}/")
         from_elsewhere = project.on_host("curl", "--silent", "--max-time", "5", f"http://{GATEWAY}:{port.port}/")
-        assert (port.port, at_home.returncode) == (port.port, 0)
+        # 52: Kafka answers no HTTP.
+        assert (port.port, at_home.returncode) == (port.port, 52 if port.port == 9094 else 0)
         assert (port.port, from_elsewhere.returncode) == (port.port, 7), "7: nobody listens there"
 
 
@@ -203,6 +217,35 @@ def everything_ends_in_its_grace(project: RunningProject) -> None:
     # 137 is SIGKILL: the process did not end within its grace period.
     assert {name: status for name, status in statuses.items() if status in (137, -9)} == {}
     assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_what_was_sent_outlives_a_kill_of_the_servers_that_took_it(tmp_path: Path) -> None:
+    """Nobody reads here: objects, their announcements and the broker's records must be there after the kill."""
+    check_out(tmp_path / "checkout")
+    with running_project(tmp_path, shell={}, profiles=["local"], choose=only_stores) as project:
+        await_healthy(project)
+        produce(project, "edits", str(edits_file(tmp_path)))
+        produce(project, "engagement")
+        before = produce(project, "sent")
+        assert before["objects"]
+        assert min(before["records"].values()) > 0
+
+        for name in STORES:
+            service = project.composition.services[name]
+            project.composition.container(name).kill()
+            eventually(lambda: service.starts == 2, f"{name} starts again")  # noqa: B023
+            project.composition.await_condition(name, Condition.HEALTHY, seconds=STARTS_WITHIN_SECONDS)
+
+        assert produce(project, "sent") == before
+        assert set(produce(project, "announced")) == set(before["objects"])
+        (tmp_path / "one.json").write_text("{}\n")
+        produce(project, "edits", str(tmp_path / "one.json"))
+        assert ["one-" in key for key in produce(project, "announced")] == [True]
+
+
+def only_stores(spec: ProjectSpec) -> ProjectSpec:
+    """The servers of the embedded stack, and the service that makes what is in them."""
+    return replace(spec, services={name: spec.services[name] for name in (*STORES, "landing-init")})
 
 
 def test_each_health_check_fails_when_its_service_is_killed(running: RunningProject) -> None:

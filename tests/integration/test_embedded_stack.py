@@ -139,7 +139,7 @@ def test_a_landed_object_is_announced_and_nobody_listed_the_bucket(home: StackHo
 
 
 def test_a_killed_api_server_comes_back(home: StackHome, addresses: StackAddresses) -> None:
-    _heals(home, "airflow-api-server", _kill(home, "airflow-api-server"))
+    _heals(home, "airflow-apiserver", _kill(home, "airflow-apiserver"))
 
     assert status(home=home).healthy
 
@@ -148,7 +148,7 @@ def test_a_running_task_lives_through_an_outage_of_the_api_server(home: StackHom
     run_id = api.trigger("long").run_id
     _wait(lambda: api.task_instances("long", run_id)[0].state == "running", "the task did not start")
 
-    Supervisor(home).stop(["airflow-api-server"], seconds=30)
+    Supervisor(home).stop(["airflow-apiserver"], seconds=30)
     time.sleep(OUTAGE_SECONDS)
     up(home=home)
 
@@ -220,4 +220,4 @@ def test_leftovers_of_a_killed_supervisor_are_ended_by_down(home: StackHome, add
 def test_logs_are_kept_for_every_program(home: StackHome) -> None:
     logs = {path.name for path in Path(home.logs).iterdir()}
 
-    assert {"moto.log", "s3proxy.log", "airflow-scheduler.log", "airflow-api-server.log", "supervisord.log"} <= logs
+    assert {"moto.log", "s3proxy.log", "airflow-scheduler.log", "airflow-apiserver.log", "supervisord.log"} <= logs

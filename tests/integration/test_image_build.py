@@ -85,7 +85,7 @@ def test_an_image_has_what_is_copied_for_its_user_and_nothing_of_the_machine_or_
 def test_the_server_of_the_local_profile_starts_from_its_own_stage(workshop: Workshop) -> None:
     image = workshop.build(target="local")
 
-    assert workshop.run(image, "moto_server", "--help").returncode == 0
+    assert workshop.run(image, "python", "-m", "sandbox.servers.moto_server", "--help").returncode == 0
     assert workshop.run(image, "ls", "dags").returncode != 0
 
 

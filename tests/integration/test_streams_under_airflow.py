@@ -46,7 +46,7 @@ def test_a_killed_process_leaves_no_writer_and_the_stream_restarts(harness: Airf
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("program", ["airflow-scheduler", "airflow-api-server"])
+@pytest.mark.parametrize("program", ["airflow-scheduler", "airflow-apiserver"])
 def test_a_killed_airflow_process_restarts_and_the_stream_continues(harness: AirflowHarness, program: str) -> None:
     harness.await_progress(len(harness.rows()))
     (pid,) = (item.pid for item in status(home=harness.home).programs if item.name == program)

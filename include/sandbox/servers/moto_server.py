@@ -79,8 +79,16 @@ class LandingServer:
     """moto with landing resources on one port of this process. Without `durable`, its state ends with `stop`."""
 
     def __init__(
-        self, *, port: int, request_log: Path, access_key: str, secret_key: str, durable: DurableState | None = None
+        self,
+        *,
+        port: int,
+        request_log: Path,
+        access_key: str,
+        secret_key: str,
+        durable: DurableState | None = None,
+        host: str = HOST,
     ) -> None:
+        self._host = host
         self._port = port
         self._handler = _recording_handler(request_record(request_log))
         self._keys = {"access_key": access_key, "secret_key": secret_key}
@@ -95,12 +103,12 @@ class LandingServer:
         journal = LandingJournal(self._durable.journal) if self._durable else None
         if journal is not None:
             persist_messages(journal)
-        private = self._serve(0, self._moto)
+        private = self._serve(HOST, 0, self._moto)
         wire_landing(endpoint=_address(private.server_port), **self._keys)
         app = self._moto if journal is None else self._over_journal(journal, _address(private.server_port))
         private.shutdown()
         private.server_close()
-        self._server = self._serve(self._port, app)
+        self._server = self._serve(self._host, self._port, app)
         endpoint = _address(self._port)
         return LandingQueues(queue_url(endpoint), queue_url(endpoint, LANDING_DEAD_QUEUE))
 
@@ -113,8 +121,8 @@ class LandingServer:
         objects.announce_pending()
         return objects
 
-    def _serve(self, port: int, app: Any) -> BaseWSGIServer:
-        server = make_server(HOST, port, app, threaded=True, request_handler=self._handler)
+    def _serve(self, host: str, port: int, app: Any) -> BaseWSGIServer:
+        server = make_server(host, port, app, threaded=True, request_handler=self._handler)
         # A client in a long poll must not delay the end of the process.
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -135,6 +143,7 @@ def _address(port: int) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Reads keys from the environment: DELTAWORKS_AWS_..., DELTAWORKS_LAKE_..."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default=HOST, help="listen at this address")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--request-log", type=Path, required=True)
     parser.add_argument("--journal", type=Path, help="keep messages and declarations in this file")
@@ -150,6 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     server = LandingServer(
+        host=options.host,
         port=options.port,
         request_log=options.request_log,
         access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],

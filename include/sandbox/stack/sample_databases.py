@@ -12,12 +12,13 @@ from collections.abc import Collection
 from deltaworks.control import paths
 from deltaworks.specs.project import load_catalog
 from generator.networks import build_databases
-from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
 
 
 def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
     """Puts the sample databases that declared pipelines need and the lake lacks; returns their names. Idempotent.
+
+    The lake's address and keys come from this process's environment variables.
 
     Args:
         only: pipelines that the stack runs; by default those of DELTAWORKS_PIPELINES, or all.
@@ -29,9 +30,8 @@ def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -
     from deltaworks.control.objects import open_objects
 
     samples = build_databases(built_at=int(time.time()))
-    with loaded_env(home):
-        objects = open_objects(load_catalog(root=home.project, skip_invalid=True, only=only).environment.lake)
-        missing = sorted(name for name in names & samples.keys() if objects.get(paths.database(name)) is None)
-        for name in missing:
-            objects.put(paths.database(name), samples[name])
+    objects = open_objects(catalog.environment.lake)
+    missing = sorted(name for name in names & samples.keys() if objects.get(paths.database(name)) is None)
+    for name in missing:
+        objects.put(paths.database(name), samples[name])
     return tuple(missing)

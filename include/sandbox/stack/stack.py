@@ -16,6 +16,7 @@ from sandbox.stack.declared_topics import declared_collector, declared_topics
 from sandbox.stack.environment import (
     COLLECTOR_URL,
     KAFKA_BOOTSTRAP,
+    loaded_env,
     process_environment,
     read_env,
     stack_variables,
@@ -158,8 +159,8 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
         # In parallel with the stores, which mostly wait for the disk: both take seconds at the first start.
         prepared = pool.submit(_prepare_airflow, home, keys, progress)
         _start(home, supervisor, checks, _select_programs(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
-        checks.create_buckets()
-        create_sources(home, read_env(home), checks, progress)
+        with loaded_env(home):
+            create_sources(home, progress)
         prepared.result()
     withdraw_stop_flags(home)
     for order in START_ORDER:

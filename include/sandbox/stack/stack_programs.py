@@ -17,15 +17,7 @@ from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.build.jars import ignore_progress
 from deltaworks.errors import TransientError
 from sandbox.servers.kafka_broker import broker_command, is_serving
-from sandbox.servers.landing import (
-    LAKE_BUCKET,
-    LANDING_BUCKET,
-    PARTNERS_BUCKET,
-    VAULT_BUCKET,
-    create_streams,
-    is_wired,
-    landing_client,
-)
+from sandbox.servers.landing import is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -35,7 +27,7 @@ from sandbox.stack.supervisor import Program, ProgramState
 MOTO = "moto"
 S3PROXY = "s3proxy"
 KAFKA = "kafka"
-API_SERVER = "airflow-api-server"
+API_SERVER = "airflow-apiserver"
 SCHEDULER = "airflow-scheduler"
 DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
@@ -130,23 +122,10 @@ def _broker(home: StackHome, ports: Mapping[str, int], progress: Callable[[str],
 
 @dataclass(frozen=True, slots=True)
 class HealthChecks:
-    """Health checks of the programs of a running stack, and creation of its buckets and streams."""
+    """Health checks of the programs of a running stack."""
 
     ports: Mapping[str, int]
     keys: StackSecrets
-
-    def create_buckets(self) -> None:
-        """Creates the missing buckets for lake, landed objects and vault in the store."""
-        store = landing_client("s3", **self._lake_options())
-        for bucket in (LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET):
-            try:
-                store.head_bucket(Bucket=bucket)
-            except ClientError:
-                store.create_bucket(Bucket=bucket)
-
-    def create_streams(self, names: Sequence[str]) -> list[str]:
-        """Creates missing Kinesis streams with one shard each; returns their names."""
-        return create_streams(landing_client("kinesis", **self._messaging_options()), names)
 
     def healthy_programs(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Returns for each program whether it runs and responds. Airflow's health endpoint is called once for its four

@@ -2,8 +2,9 @@
 
 `apache/airflow` provides an entry point that waits for Airflow's database, and a script that trims logs. `python`
 provides dumb-init and a user, which the build adds to the real one.
-`postgres` provides an entry point that creates the database once, without network, and then serves it. The programs are
-this machine's: Python with the environment's packages, Java, and Debian's PostgreSQL.
+`postgres` provides an entry point that creates the database once, without network, and then serves it. `apache/kafka`
+provides one that reads the broker's settings from variables, and a tool that asks a broker for its versions. The
+programs are this machine's: Python with the environment's packages, Java, Debian's PostgreSQL and Kafka's jars.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from deltaworks.build.jars import ensure_broker_jars
 
 AIRFLOW_USER = (50000, 0)
 #: Variables that python sets and this project's services can observe.
@@ -80,6 +83,33 @@ fi
 unset POSTGRES_PASSWORD
 exec "$@" -D "${data}" -c listen_addresses='*'
 """
+_KAFKA_ENTRYPOINT = """\
+#!/usr/bin/env bash
+# Stands for the entry point of apache/kafka: variables become settings, the folder is formatted once, the broker runs.
+set -euo pipefail
+properties=/opt/kafka/config/server.properties
+for variable in "${!KAFKA_@}"; do
+    [[ "${variable}" = KAFKA_HEAP_OPTS ]] && continue
+    name="${variable#KAFKA_}"
+    name="${name,,}"
+    echo "${name//_/.}=${!variable}"
+done > "${properties}"
+kafka=(java ${KAFKA_HEAP_OPTS:-} -XX:TieredStopAtLevel=1 -cp "/opt/kafka/libs/*")
+"${kafka[@]}" kafka.tools.StorageTool format --ignore-formatted --cluster-id="${CLUSTER_ID}" -c "${properties}"
+exec "${kafka[@]}" kafka.Kafka "${properties}"
+"""
+_KAFKA_VERSIONS = """\
+#!@python@ -IS
+# Stands for Kafka's tool of this name: asks the broker for the versions of its requests (ApiVersions, version 0).
+import socket, struct, sys
+
+host, _, port = sys.argv[sys.argv.index("--bootstrap-server") + 1].rpartition(":")
+request = struct.pack(">hhih", 18, 0, 1, -1)
+with socket.create_connection((host, int(port)), timeout=10) as broker:
+    broker.sendall(struct.pack(">i", len(request)) + request)
+    length, correlation, error = struct.unpack(">iih", broker.recv(10, socket.MSG_WAITALL))
+sys.exit(error)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +120,7 @@ class BaseImage:
         files: text by container path; all are executable.
         folders: owner and group by path.
         accounts: additional lines of /etc/passwd.
+        mounts: folders of this machine by container path, read-only.
     """
 
     variables: Mapping[str, str]
@@ -100,6 +131,7 @@ class BaseImage:
     user: str = "0"
     workdir: str = "/"
     accounts: tuple[str, ...] = ()
+    mounts: Mapping[str, Path] = field(default_factory=dict)
 
 
 def base_image(reference: str) -> BaseImage:
@@ -109,7 +141,8 @@ def base_image(reference: str) -> BaseImage:
         KeyError: it has no substitute.
     """
     name = reference.partition("@")[0].rpartition(":")[0]
-    return {"apache/airflow": _airflow, "python": _python, "postgres": _postgres}[name]()
+    images = {"apache/airflow": _airflow, "apache/kafka": _kafka, "python": _python, "postgres": _postgres}
+    return images[name]()
 
 
 def postgres_programs() -> Path | None:
@@ -139,6 +172,23 @@ def _python() -> BaseImage:
         files={"/usr/bin/dumb-init": _DUMB_INIT.replace("@python@", os.path.realpath(sys.executable))},
         folders={"/home/airflow": AIRFLOW_USER},
         accounts=("airflow:x:50000:0:airflow:/home/airflow:/bin/bash",),
+    )
+
+
+def _kafka() -> BaseImage:
+    python = os.path.realpath(sys.executable)
+    return BaseImage(
+        variables={"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"},
+        entrypoint=(),
+        command=("/etc/kafka/docker/run",),
+        files={
+            "/etc/kafka/docker/run": _KAFKA_ENTRYPOINT,
+            "/opt/kafka/bin/kafka-broker-api-versions.sh": _KAFKA_VERSIONS.replace("@python@", python),
+        },
+        folders={"/opt/kafka/config": (1000, 1000), "/var/lib/kafka/data": (1000, 0)},
+        user="appuser",
+        accounts=("appuser:x:1000:1000:appuser:/nonexistent:/bin/bash",),
+        mounts={"/opt/kafka/libs": ensure_broker_jars()},
     )
 
 

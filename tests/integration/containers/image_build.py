@@ -46,6 +46,7 @@ class Image:
     Attributes:
         base: the lowest layer, from the substitute of a third-party image.
         environments: layers of a Python environment, by its path.
+        mounts: folders of this machine by path, read-only.
     """
 
     layers: tuple[Path, ...]
@@ -56,6 +57,7 @@ class Image:
     user: str
     workdir: str
     environments: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    mounts: Mapping[str, Path] = field(default_factory=dict)
 
     def mount(self, host: NamespaceHost, root: Path, *, upper: Path) -> None:
         """Mounts the files at `root`; writes go to `upper`."""
@@ -66,6 +68,8 @@ class Image:
         python = Path(sys.base_prefix).resolve()
         if python.parts[1] not in _SHOWN:
             host.bind(python, root / python.relative_to("/"), read_only=True)
+        for path, folder in self.mounts.items():
+            host.bind(folder, root / path.lstrip("/"), read_only=True)
         for path, layers in self.environments.items():
             written = upper.with_name(f"{upper.name}{path.replace('/', '-')}")
             host.mount_layers(root / path.lstrip("/"), layers, upper=written)
@@ -98,6 +102,7 @@ class ImageBuilder:
             command=start.command,
             user=start.user,
             workdir=start.workdir,
+            mounts=start.mounts,
         )
 
     def build(self, context: Path, *, target: str = "") -> Image:

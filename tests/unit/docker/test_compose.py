@@ -55,7 +55,8 @@ SECRETS = {
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
     "spark-worker-2": {"spark"},
-    "moto": set(),
+    "moto": {"lake", "landing"},
+    "kafka": set(),
     "s3proxy": {"lake"},
     "landing-init": {"lake", "landing"},
 }
@@ -87,6 +88,7 @@ def test_the_services_have_airflows_official_names() -> None:
         "spark-worker-2",
         "moto",
         "s3proxy",
+        "kafka",
         "landing-init",
     }
 
@@ -153,6 +155,17 @@ def test_what_a_collector_acknowledged_is_on_a_volume_and_it_has_time_to_end() -
     assert int(service["stop_grace_period"].removesuffix("s")) > 30
 
 
+def test_what_the_landing_side_and_the_broker_took_is_on_volumes() -> None:
+    moto, kafka = SERVICES["moto"], SERVICES["kafka"]
+    journal = Path(moto["command"][moto["command"].index("--journal") + 1])
+
+    assert moto["volumes"] == [f"landing:{journal.parent}"]
+    assert f"{journal.parent} " in (ROOT / "Dockerfile").read_text(), "else the volume would be root's"
+    assert moto["command"][moto["command"].index("--store") + 1] == variables("local.env")["DELTAWORKS_LAKE_ENDPOINT"]
+    (volume,) = kafka["volumes"]
+    assert kafka["environment"]["KAFKA_LOG_DIRS"].startswith(f"{volume.partition(':')[2]}/")
+
+
 def test_the_keyring_is_a_volume_of_whoever_strips_and_of_the_vaults_job() -> None:
     variables = (ROOT / "docker" / "local.env").read_text().splitlines()
     folder = next(line for line in variables if line.startswith("DELTAWORKS_KEYRING=")).partition("=")[2]
@@ -204,7 +217,7 @@ def test_every_file_of_secrets_is_one_that_is_made() -> None:
     assert set.union(*SECRETS.values()) == set(FILES_IN_ORDER)
 
 
-@pytest.mark.parametrize("name", ["moto", "s3proxy", "spark-master", "spark-worker-1", "spark-worker-2"])
+@pytest.mark.parametrize("name", ["moto", "kafka", "s3proxy", "spark-master", "spark-worker-1", "spark-worker-2"])
 def test_what_parses_bytes_of_producers_holds_no_secret_of_airflow(name: str) -> None:
     service = SERVICES[name]
 
@@ -250,6 +263,7 @@ def test_only_what_stands_for_aws_is_built_from_the_stage_with_the_sandbox() -> 
         "moto",
         "landing-init",
         "postgres",
+        "kafka",
     }
 
 
@@ -334,7 +348,8 @@ def test_the_project_loads_in_every_environment(environment: str) -> None:
 )
 def test_every_reference_of_an_environment_has_a_variable(environment: str, file: str) -> None:
     given = variables(file)
-    pipelines = load_catalog(environment, only=given["DELTAWORKS_PIPELINES"].split(",")).pipelines
+    only = [name for name in given["DELTAWORKS_PIPELINES"].split(",") if name]
+    pipelines = load_catalog(environment, only=only or None).pipelines
     referenced: set[str] = set()
     texts = [ROOT / "include" / "environments" / f"{environment}.yaml", *(ROOT / "include" / "relays").glob("*.yaml")]
     texts += [ROOT / "include" / "pipelines" / name / "pipeline.yaml" for name in pipelines]
@@ -355,6 +370,9 @@ def test_the_local_profile_points_at_its_own_servers() -> None:
         assert host == service
         assert f"{LOOPBACK}{port}:{port}" in SERVICES[service]["ports"]
         assert "local" in SERVICES[service]["profiles"]
+    advertised = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"PLAINTEXT://{given['DELTAWORKS_KAFKA_BOOTSTRAP']}," in advertised
+    assert SERVICES["kafka"]["ports"] == [f"{LOOPBACK}{advertised.rpartition(':')[2]}:{advertised.rpartition(':')[2]}"]
     assert given["DELTAWORKS_LANDING_QUEUE_URL"] == queue_url(given["DELTAWORKS_AWS_ENDPOINT"])
 
 
@@ -439,7 +457,9 @@ def test_the_scripts_of_services_are_in_the_image() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
 
     commands = [service["command"] for service in SERVICES.values() if isinstance(service.get("command"), list)]
-    scripts = {Path(word).name for command in commands for word in command if word.startswith("/opt/deltaworks/")}
+    scripts = {
+        Path(word).name for command in commands for word in command if re.match(r"/opt/deltaworks/\S+\.sh$", word)
+    }
 
     assert scripts
     assert [script for script in sorted(scripts) if f"docker/{script}" not in dockerfile] == []

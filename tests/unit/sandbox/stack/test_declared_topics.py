@@ -11,10 +11,12 @@ import yaml
 
 from deltaworks.testing import declare_pipeline, declare_table, write_project
 from sandbox.demo.demo_options import demo_settings
+from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET, landing_client
 from sandbox.stack.declared_topics import declared_collector, declared_streams, declared_topics
 from sandbox.stack.home import StackHome
 from sandbox.stack.secrets import load_or_create_secrets
-from sandbox.stack.stack_programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, HealthChecks, stack_programs
+from sandbox.stack.source_creation import create_sources
+from sandbox.stack.stack_programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, stack_programs
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.sources.conftest import aws_endpoint
 
@@ -100,14 +102,25 @@ def test_the_kinesis_streams_that_pipelines_read_from_the_stack_are_declared(hom
     assert declared_streams(home) == ()
 
 
-def test_streams_that_are_not_there_are_created_and_the_others_stay(aws_endpoint: str, tmp_path: Path) -> None:
-    port = int(aws_endpoint.rpartition(":")[2])
-    checks = HealthChecks({"moto": port}, load_or_create_secrets(tmp_path / "secrets.json"))
-    first, second = f"clicks-{port}", f"visits-{port}"
+def test_buckets_and_streams_that_are_not_there_are_created_once(
+    home_of: HomeOf, aws_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = f"clicks-{aws_endpoint.rpartition(':')[2]}"
+    home = home_of(source={"kind": "kinesis", "stream": stream})
+    environment = ENVIRONMENT.replace("messaging: {}", 'messaging: {endpoint: "env:DELTAWORKS_AWS_ENDPOINT"}')
+    (home.project / "include" / "environments" / "local.yaml").write_text(environment)
+    keys = {"access_key": "AKIATEST", "secret_key": "secret"}
+    for server in ("LAKE", "AWS"):
+        for name, value in {"endpoint": aws_endpoint, **keys}.items():
+            monkeypatch.setenv(f"DELTAWORKS_{server}_{name.upper()}", value)
+    lines: list[str] = []
 
-    assert checks.create_streams([first]) == [first]
-    assert checks.create_streams([first, second]) == [second]
-    assert checks.create_streams([]) == []
+    create_sources(home, lines.append)
+    create_sources(home, lines.append)
+
+    assert lines == [f"Created Kinesis streams: {stream}"]
+    buckets = landing_client("s3", endpoint=aws_endpoint, **keys).list_buckets()["Buckets"]
+    assert {bucket["Name"] for bucket in buckets} >= {LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET}
 
 
 def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

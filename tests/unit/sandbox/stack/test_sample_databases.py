@@ -14,7 +14,6 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from deltaworks.testing import write_project
 from generator.networks import ASN_DATABASE, CITY_DATABASE
-from sandbox.stack.environment import write_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.sample_databases import put_sample_databases
 
@@ -29,7 +28,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     home = StackHome.at(tmp_path / "home", project=tmp_path / "project")
     home.create()
-    write_env(home, {})
     return home
 
 
