@@ -74,8 +74,8 @@ def _rows(lake: Lake, key: str) -> int:
 def _run(airflow: AirflowApi, dag_id: str, form: dict[str, object], *, approve: bool = False) -> None:
     run, end = airflow.trigger(dag_id, conf=form), time.monotonic() + _RUN_SECONDS
     while not (state := airflow.dag_run(dag_id, run.run_id)).is_finished:
-        asked = airflow.question(dag_id, run.run_id, APPROVE_TASK) if approve else None
-        if asked is not None and not asked["response_received"]:
+        question = airflow.question(dag_id, run.run_id, APPROVE_TASK) if approve else None
+        if question is not None and not question["response_received"]:
             airflow.answer(dag_id, run.run_id, APPROVE_TASK, "Approve")
         if time.monotonic() > end:
             raise TransientError("DAG_RUN_TIMEOUT", f"{dag_id} run {run.run_id} is still {state.state}.")
