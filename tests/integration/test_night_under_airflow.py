@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
-from sandbox.demo.aged_files import leave_aged_files
+from sandbox.demo.aged_files import AGED_HOURS, leave_aged_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.home import StackHome
@@ -112,10 +114,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     (shop / "per_day.sql").write_text(PER_DAY)
     with running_stack(project, variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog), people_of(home) as people:
         land(catalog)
-        aged, pinned = (
-            leave_aged_files(catalog, "shop", table, lake_folder=home.lake, files=AGED_FILES)
-            for table in ("clicks", "taps")
-        )
+        aged = leave_aged_files(catalog, "shop", "clicks", lake_folder=home.lake, files=AGED_FILES)
+        leave_aged_files(catalog, "shop", "taps", lake_folder=home.lake, files=1)
+        pinned = replaced_files(home, catalog)
         PipelineHome.open(catalog.environment.lake, "shop").readers.pin("taps", reader="slow", version=0, hours=1)
         hold_since_long(home)
         broken = broken_file(home)
@@ -124,13 +125,32 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(home, catalog, people, aged, pinned, broken, content)
 
 
+def replaced_files(home: StackHome, catalog: Catalog) -> list[Path]:
+    """Merges the files of a table as if it had been long ago; returns the paths of those that were replaced."""
+    opened = Lake(catalog.environment.lake).open(paths.table("shop", "taps"))
+    assert opened is not None
+    folder = home.lake / LAKE_BUCKET / paths.table("shop", "taps")
+    before = [folder / path for path in opened.get_add_actions(flatten=True).column("path").to_pylist()]
+    opened.optimize.compact()
+    set_back(folder / "_delta_log" / f"{opened.version():020d}.json", hours=AGED_HOURS)
+    for path in before:
+        os.utime(path, (time.time() - AGED_HOURS * 3600,) * 2)
+    return before
+
+
 def hold_since_long(home: StackHome) -> None:
     """Sets the time of the pinned version back, so that its reader needs more than the table's log remembers."""
-    commit = home.lake / LAKE_BUCKET / paths.table("shop", "taps") / "_delta_log" / f"{0:020d}.json"
+    set_back(home.lake / LAKE_BUCKET / paths.table("shop", "taps") / "_delta_log" / f"{0:020d}.json", hours=300)
+
+
+def set_back(commit: Path, *, hours: int) -> None:
+    """Sets the times in a commit back."""
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     for action in actions:
         if "commitInfo" in action:
-            action["commitInfo"]["timestamp"] -= 300 * 3_600_000
+            action["commitInfo"]["timestamp"] -= hours * 3_600_000
+        if "remove" in action:
+            action["remove"]["deletionTimestamp"] -= hours * 3_600_000
     commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 

@@ -84,15 +84,23 @@ class RecordNightOperator(BaseOperator):
         with log_failures(f"The night of {self._pipeline}"):
             set_environment_keys(self._environment)
             record_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))
+        if error := self._error(tasks):
+            # First, as Airflow's log shows an exception after all lines.
+            self.log.error("%s", error)
         for task in tasks:
             self.log.info("%s: %s, by %s", task.task, task.state, task.engine or "nobody")
+        if error:
+            raise error
+
+    def _error(self, tasks: Sequence[NightTask]) -> ContractError | None:
         failed = [task for task in tasks if task.state in _FAILED_STATES]
-        if failed:
-            raise ContractError(
-                "MAINTENANCE_STEPS_FAILED",
-                f"{len(failed)} of {len(tasks)} steps of the maintenance of {self._pipeline} failed; the others were "
-                "done. " + "; ".join(map(describe_failure, failed)),
-            )
+        if not failed:
+            return None
+        return ContractError(
+            "MAINTENANCE_STEPS_FAILED",
+            f"{len(failed)} of {len(tasks)} steps of the maintenance of {self._pipeline} failed; the others were "
+            "done. " + "; ".join(map(describe_failure, failed)),
+        )
 
     @staticmethod
     def _ended_steps(context: Context) -> list[NightTask]:
