@@ -254,7 +254,7 @@ def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
 def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
     harness.spark_submit("")
 
-    done = harness.run("games__maintenance")
+    done = harness.run("games__maintenance", {"dry_run": False, "maintenance_on": "auto"})
 
     assert done["state"] == "success"
     assert {name for name, (state, _) in done["tasks"].items() if state != "success"} == {"count", "approve"}
@@ -269,13 +269,18 @@ def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
 
 def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    with harness.job("vacuum_tables", f"print({line!r}, flush=True)\nos._exit(10)"):
-        done = harness.run("games__maintenance")
+    harness.spark_submit(f"if 'vacuum_tables' in ' '.join(sys.argv): print({line!r}, flush=True), sys.exit(10)")
 
+    done = harness.run("games__maintenance", {"dry_run": False})
+
+    steps = ("optimize_tables", "vacuum_tables", "rebuild_gold")
     assert done["state"] == "failed"
+    assert done["tasks"]["record_night"][0] == "failed"
     night = harness.nights()[0]
     assert (night.run, night.failed) == (done["run_id"], ("vacuum_tables",))
-    assert next(task.state for task in night.tasks if task.task == "snapshot_health") == "upstream_failed"
+    assert next(task.state for task in night.tasks if task.task == "snapshot_health") == "success"
+    submitted = [job["run"].split("/")[2] for job in harness.submitted()]
+    assert submitted == list(steps), "each once, one behind the other"
     assert ("JOB_FAILED", "games__maintenance.vacuum_tables", "raised") in harness.received_notifications()
 
 

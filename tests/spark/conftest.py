@@ -113,11 +113,11 @@ def _envelope(row: Mapping[str, Any], batch: int, position: int) -> dict[str, An
 def make_project(tmp_path: Path) -> Callable[..., Project]:
     """Makes a project from pipeline declarations: `make_project({"shop": (yaml, {"gold/x.sql": sql})})`."""
 
-    def make(pipelines: Mapping[str, tuple[str, Mapping[str, str]]]) -> Project:
+    def make(pipelines: Mapping[str, tuple[str, Mapping[str, str]]], **sections: Any) -> Project:
         files = {f"pipelines/{name}/pipeline.yaml": declaration for name, (declaration, _) in pipelines.items()}
         for name, (_, sql) in pipelines.items():
             files |= {f"pipelines/{name}/{path}": text for path, text in sql.items()}
-        catalog = load_project(tmp_path / "project", lake=tmp_path, files=files)
+        catalog = load_project(tmp_path / "project", lake=tmp_path, files=files, **sections)
         return Project(catalog.root, catalog, Lake(catalog.environment.lake))
 
     return make

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from deltaworks.gold.build import rebuild_gold
@@ -25,7 +26,8 @@ def project(make_project: Callable[..., Any]) -> Any:
         files = [*path.parent.glob("*/*.sql"), *path.parent.glob("reference/*.csv")]
         texts = {str(file.relative_to(path.parent)): file.read_text() for file in sorted(files)}
         found[path.parent.name] = (path.read_text(), texts)
-    return make_project(found)
+    relays = [yaml.safe_load(path.read_text()) for path in (folder.parent / "relays").glob("*.yaml")]
+    return make_project(found, relays=relays)
 
 
 def at(day: float, **more: Any) -> dict[str, Any]:
