@@ -86,10 +86,10 @@ class Night:
         """Compares what night and backfill did with what was there."""
         by_name = {row.get("table"): row for row in self.rebuilt}
         count = f"SELECT count(*) FROM {PIPELINE}.{GOLD_TABLE} WHERE event_date = DATE '{self.backfilled}'"
-        rows = by_name.get(GOLD_TABLE, {}).get("rows")
-        sheet.check_equal(
-            PIPELINE, f"backfill of {self.backfilled}: rows of {GOLD_TABLE}", rows, sheet.fetch_one(count)
-        )
+        built = by_name.get(GOLD_TABLE, {})
+        rebuilt = (built.get("partitions"), built.get("rows"))
+        truth = ([str(self.backfilled)], sheet.fetch_one(count))
+        sheet.check_equal(PIPELINE, f"backfill by Airflow: date and rows of {GOLD_TABLE}", rebuilt, truth)
         jobs = sum(engine.startswith("spark-submit") for engine in self.engines.values())
         sheet.check_equal(PIPELINE, "night: steps that spark-submit ran", jobs, len(SUBMITTED_STEPS))
         optimized = self.results["optimize_tables"]
