@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
@@ -43,9 +45,9 @@ class LandedPeople(PeopleLake):
         self.bucket = bucket
         if landing is not None:
             declared = root / "project" / "include" / "environments" / "local.yaml"
-            storage = json.dumps(json.loads(landing.storage.model_dump_json(exclude_defaults=True)))
-            text = declared.read_text().replace(f'landing: {{root: "file://{root}/landing"}}', f"landing: {storage}")
-            declared.write_text(text)
+            environment = yaml.safe_load(declared.read_text())
+            environment["landing"] = json.loads(landing.storage.model_dump_json(exclude_defaults=True))
+            declared.write_text(yaml.safe_dump(environment))
             self.catalog = load_catalog("local", root=root / "project")
         else:
             (root / "landing").mkdir()
