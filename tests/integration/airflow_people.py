@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -59,19 +59,6 @@ class People(AirflowApi):
         self.trigger(dag_id, conf=conf, run_id=run_id)
         ended = self.wait_for_run(dag_id, run_id, timeout_seconds=seconds)
         assert ended.state == "success", (dag_id, run_id, self.task_instances(dag_id, run_id))
-
-    def backfill(self, dag_id: str, first: date, last: date) -> int:
-        """Backfills a DAG for each date from the first to the last; returns the backfill's id."""
-        body = {
-            "dag_id": dag_id,
-            "from_date": f"{first}T00:00:00Z",
-            "to_date": f"{last}T23:59:59Z",
-            "reprocess_behavior": "none",
-            "max_active_runs": 1,
-            "run_backwards": False,
-            "dag_run_conf": {},
-        }
-        return int(self._request("POST", "/backfills", json=body)["id"])
 
     def occupied(self, pool: str) -> tuple[int, int]:
         """Returns the used and the total slots of a pool."""

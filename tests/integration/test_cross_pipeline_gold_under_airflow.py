@@ -162,7 +162,7 @@ def test_a_build_without_changes_makes_its_followers_write_nothing(harness: Airf
 def test_a_backfill_by_the_api_builds_only_the_partitions_of_its_dates(harness: AirflowHarness, people: People) -> None:
     before = harness.version("clicks", "per_day")
 
-    people.backfill(CLICKS_GOLD, DATES[1], DATES[2])
+    people.create_backfill(CLICKS_GOLD, DATES[1], DATES[2])
 
     def runs() -> list[DagRun]:
         return [run for run in people.dag_runs(CLICKS_GOLD, limit=50) if run.run_id.startswith("backfill__")]

@@ -29,12 +29,11 @@ from deltaworks.airflow.operation_dags import (
     rebuild_gold_task,
 )
 from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
-from deltaworks.airflow.operators import ENGINE_KEY, ERROR_KEY
 from deltaworks.airflow.scheduled_dags import pipeline_dag
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.errors import ContractError
 from deltaworks.operations.approval_checks import has_declared_options
-from deltaworks.operations.base import ENGINE_OPTION, RESULTS_KEY
+from deltaworks.operations.base import ENGINE_KEY, ENGINE_OPTION, ERROR_KEY, RESULTS_KEY
 from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, unavailable_reason
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
@@ -123,9 +122,10 @@ _FAILED_STATES: Final = ("failed", "upstream_failed")
 
 def describe_failure(task: NightTask) -> str:
     """Returns the step, and the tables that failed with their errors; the error of the step if no table has one."""
+    if task.state == "upstream_failed":
+        return f"{task.task}: it was not approved"
     tables = [f"{result.subject}: {result.error}" for result in task.results if result.error]
-    reason = "; ".join(tables) or task.error or "see its log" if task.state == "failed" else "it was not approved"
-    return f"{task.task}: {reason}"
+    return f"{task.task}: {'; '.join(tables) or task.error or 'see its log'}"
 
 
 def _night(context: Context, tasks: Iterable[NightTask]) -> Night:

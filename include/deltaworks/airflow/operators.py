@@ -24,7 +24,7 @@ from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_enviro
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.base import ENGINE_OPTION, OPERATIONS_MODULE, RESULTS_KEY, Operation
+from deltaworks.operations.base import ENGINE_KEY, ENGINE_OPTION, ERROR_KEY, OPERATIONS_MODULE, RESULTS_KEY, Operation
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm
 from deltaworks.operations.options import Options, read_options, to_arguments
 from deltaworks.specs.catalog import project_root
@@ -93,9 +93,6 @@ def spark_pod_settings(
 
 
 SPARK_UI_XCOM = "spark_ui"
-#: Keys of the XComs with what did a task's work and why, and with its error.
-ENGINE_KEY = "engine"
-ERROR_KEY = "error"
 
 
 class _OperationTask:

@@ -235,20 +235,18 @@ class AirflowApi(AirflowRequests):
         body = {"chosen_options": [option], "params_input": {}}
         self._request("PATCH", _question_path(dag_id, run_id, task_id), json=body, conflict_ok=True)
 
-    def create_backfill(self, dag_id: str, *, date: date) -> int:
-        """Creates a backfill with one run, for a date; returns its id. Runs of the date that exist are repeated."""
-        at = f"{date.isoformat()}T00:00:00Z"
+    def create_backfill(self, dag_id: str, first: date, last: date) -> int:
+        """Backfills a DAG for each date from the first to the last, one run at a time; returns the backfill's id."""
         body = {
             "dag_id": dag_id,
-            "from_date": at,
-            "to_date": at,
+            "from_date": f"{first}T00:00:00Z",
+            "to_date": f"{last}T23:59:59Z",
+            "reprocess_behavior": "none",
+            "max_active_runs": 1,
             "run_backwards": False,
             "dag_run_conf": {},
-            "reprocess_behavior": "completed",
-            "max_active_runs": 1,
         }
-        answer = self._request("POST", "/backfills", json=body)
-        return int(answer["id"])
+        return int(self._request("POST", "/backfills", json=body)["id"])
 
     def backfill_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
         """Returns the newest runs of backfills of a DAG."""

@@ -38,6 +38,8 @@ OPERATIONS_MODULE = "deltaworks.operations"
 ENGINE_OPTION = "spark"
 #: Key of the XCom with a job's results, a list of records. Approvals, reports and the next task read it.
 RESULTS_KEY = "results"
+#: Keys of the XComs with what did a task's work and why, and with its error.
+ENGINE_KEY, ERROR_KEY = "engine", "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ the lake server's disk too. Nothing may write to the table meanwhile.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from deltaworks.maintenance.deletion_limits import first_night_reason
 from deltaworks.maintenance.layout import optimized_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import state_at
 from deltaworks.tables.log_writer import commit_info, write_commit
 from sandbox.servers.landing import LAKE_BUCKET
 
@@ -51,19 +51,14 @@ def _set_back_creation(lake: Lake, home: PipelineHome, key: str) -> None:
     """Commits the table's metadata with an older creation time."""
     opened = lake.open(key)
     assert opened is not None
-    commits = sorted(name for name in home.objects.list(f"{key}/_delta_log/") if name.endswith(".json"))
-    lines = [line for name in commits if (stored := home.objects.get(name)) for line in stored.data.splitlines()]
-    metadata = [action["metaData"] for action in map(json.loads, lines) if "metaData" in action][-1]
+    metadata = state_at(lake, home.objects, key, opened.version()).metadata
     created_ms = int((time.time() - _CREATED_HOURS * 3600) * 1000)
     info = commit_info(
         "SET TBLPROPERTIES",
         user_metadata=user_metadata(pipeline=home.pipeline, batch=opened.version(), operation="age_table", run=RUN),
         at_ms=int(time.time() * 1000),
         read_version=opened.version(),
-        parameters={},
-        metrics={},
         changes_rows=False,
-        is_blind_append=False,
     )
     written = write_commit(
         home.objects, key, opened.version() + 1, [info, {"metaData": {**metadata, "createdTime": created_ms}}]

@@ -9,6 +9,7 @@ from typing import Any
 
 from deltaworks.airflow_client.api import AirflowApi, DagRun
 from deltaworks.errors import TransientError
+from deltaworks.operations.base import APPROVE_TASK
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_progressing
@@ -21,11 +22,12 @@ _MARKER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A DAG to run, with its params. If `must_succeed`, its failure ends the demo."""
+    """A DAG to run, with its params. If `must_succeed`, its failure ends the demo; `approve` approves its question."""
 
     dag_id: str
     form: Mapping[str, Any] = field(default_factory=dict)
     must_succeed: bool = True
+    approve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class JobRuns:
             run = self._airflow.dag_run(dag_id, before.run_id)
             self._running[dag_id] = (job, run, started)
             if not run.is_finished:
+                if job.approve:
+                    self._approve(run)
                 continue
             del self._running[dag_id]
             seconds = time.monotonic() - started
@@ -109,6 +113,11 @@ class JobRuns:
                     f"{dag_id} run {run.run_id} ended {run.state}.",
                     hint=f"Its task log is under {self._home.airflow / 'logs'}.",
                 )
+
+    def _approve(self, run: DagRun) -> None:
+        question = self._airflow.question(run.dag_id, run.run_id, APPROVE_TASK)
+        if question is not None and not question["response_received"]:
+            self._airflow.answer(run.dag_id, run.run_id, APPROVE_TASK, "Approve")
 
     def _progress_marker(self) -> Hashable:
         jobs = busy_steps(process.pid for process in stack_processes(self._home) if process.kind == "job")

@@ -19,7 +19,7 @@ from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import TransientError
-from deltaworks.operations.base import RESULTS_KEY
+from deltaworks.operations.base import ENGINE_KEY, RESULTS_KEY
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
@@ -58,10 +58,10 @@ class Night:
 
     def read(self, airflow: AirflowApi, ended: FinishedJob) -> None:
         """Reads what the run's steps did, and on which machine."""
+        run = ended.run.run_id
         for step in SUBMITTED_STEPS:
-            run = ended.run.run_id
             self.results[step] = list(airflow.xcom(NIGHT, run, step, RESULTS_KEY) or ())
-            self.engines[step] = str(airflow.xcom(NIGHT, run, step, "engine") or "")
+            self.engines[step] = str(airflow.xcom(NIGHT, run, step, ENGINE_KEY) or "")
 
     def backfill(self, airflow: AirflowApi, catalog: Catalog) -> None:
         """Rebuilds gold of one date through Airflow's own backfill.
@@ -72,7 +72,7 @@ class Night:
         rows = Lake(catalog.environment.lake).rows(paths.table(PIPELINE, GOLD_TABLE), columns=["event_date"])
         dates = sorted(set(rows.column("event_date").to_pylist())) if rows is not None else []
         self.backfilled = dates[len(dates) // 2]
-        airflow.create_backfill(GOLD, date=self.backfilled)
+        airflow.create_backfill(GOLD, self.backfilled, self.backfilled)
         end = time.monotonic() + _BACKFILL_SECONDS
         while not (runs := [run for run in airflow.backfill_runs(GOLD) if run.is_finished]):
             if time.monotonic() > end:
@@ -84,9 +84,8 @@ class Night:
 
     def answer(self, sheet: AnswerSheet, catalog: Catalog) -> None:
         """Compares what night and backfill did with what was there."""
-        by_name = {row.get("table"): row for row in self.rebuilt}
         count = f"SELECT count(*) FROM {PIPELINE}.{GOLD_TABLE} WHERE event_date = DATE '{self.backfilled}'"
-        built = by_name.get(GOLD_TABLE, {})
+        built = next((row for row in self.rebuilt if row.get("table") == GOLD_TABLE), {})
         rebuilt = (built.get("partitions"), built.get("rows"))
         truth = ([str(self.backfilled)], sheet.fetch_one(count))
         sheet.check_equal(PIPELINE, f"backfill by Airflow: date and rows of {GOLD_TABLE}", rebuilt, truth)

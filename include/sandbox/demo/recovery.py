@@ -5,25 +5,20 @@ A person approves the restore, as the environment asks. Before and after, the ro
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
-from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control import paths
-from deltaworks.errors import TransientError
-from deltaworks.operations.base import APPROVE_TASK
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.table_swap import table_content
 from sandbox.demo.answers import AnswerSheet
+from sandbox.demo.job_runs import Job, JobRuns
 
 PIPELINE, TABLE = "games", "app_update"
 RESTORE, REPROCESS, REPLAY = (
     get_operation(name).dag_id(PIPELINE) for name in ("restore", "reprocess", "replay_quarantine")
 )
-_RUN_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -37,29 +32,27 @@ class Recovery:
     quarantined: int = 0
     replayed: int = 0
 
-    def run(self, airflow: AirflowApi, catalog: Catalog) -> None:
+    def run(self, jobs: JobRuns, catalog: Catalog) -> None:
         """Restores the table to its newest version with fewer rows, reads its objects again, and replays quarantine.
 
         Raises:
-            TransientError: DAG_RUN_FAILED, DAG_RUN_TIMEOUT.
+            TransientError: see `JobRuns.run`.
         """
-        lake, key = Lake(catalog.environment.lake), paths.table(PIPELINE, TABLE)
-        opened = lake.open(key)
+        lake = Lake(catalog.environment.lake)
+        opened = lake.open(paths.table(PIPELINE, TABLE))
         assert opened is not None
-        self.landed = _rows(opened)
-        version = opened.version()
-        while version > 0 and _rows(opened) == self.landed:
-            version -= 1
-            opened.load_as_version(version)
-        self.at_version = _rows(opened)
-        form = {"table": TABLE, "to_version": version, "repair": "none", "reason": "the demo", "dry_run": False}
-        _run(airflow, RESTORE, form | {"action": "restore"}, approve=True)
-        self.restored = _count(lake, key)
-        _run(airflow, REPROCESS, {"from_start": True, "tables": [TABLE], "dry_run": False})
-        self.reprocessed = _count(lake, key)
-        self.quarantined = _count(lake, paths.table(PIPELINE, "quarantine"))
-        _run(airflow, REPLAY, {"action": "quarantine", "dry_run": False})
-        self.replayed = _count(lake, paths.table(PIPELINE, "quarantine"))
+        self.landed = self.at_version = table_content(opened).rows
+        while opened.version() > 0 and self.at_version == self.landed:
+            opened.load_as_version(opened.version() - 1)
+            self.at_version = table_content(opened).rows
+        form = {"action": "restore", "table": TABLE, "to_version": opened.version(), "repair": "none"}
+        jobs.run([Job(RESTORE, form | {"reason": "the demo", "dry_run": False}, approve=True)])
+        self.restored = _rows(lake, TABLE)
+        jobs.run([Job(REPROCESS, {"from_start": True, "tables": [TABLE], "dry_run": False})])
+        self.reprocessed = _rows(lake, TABLE)
+        self.quarantined = _rows(lake, "quarantine")
+        jobs.run([Job(REPLAY, {"action": "quarantine", "dry_run": False})])
+        self.replayed = _rows(lake, "quarantine")
 
     def answer(self, sheet: AnswerSheet) -> None:
         """Compares the rows with those of the version and those that had landed."""
@@ -69,24 +62,7 @@ class Recovery:
         sheet.check_equal(PIPELINE, question, self.replayed, self.quarantined)
 
 
-def _count(lake: Lake, key: str) -> int:
-    opened = lake.open(key)
+def _rows(lake: Lake, table: str) -> int:
+    opened = lake.open(paths.table(PIPELINE, table))
     assert opened is not None
-    return _rows(opened)
-
-
-def _rows(opened: DeltaTable) -> int:
-    return int(sum(opened.get_add_actions(flatten=True).column("num_records").to_pylist()))
-
-
-def _run(airflow: AirflowApi, dag_id: str, form: dict[str, object], *, approve: bool = False) -> None:
-    run, end = airflow.trigger(dag_id, conf=form), time.monotonic() + _RUN_SECONDS
-    while not (state := airflow.dag_run(dag_id, run.run_id)).is_finished:
-        question = airflow.question(dag_id, run.run_id, APPROVE_TASK) if approve else None
-        if question is not None and not question["response_received"]:
-            airflow.answer(dag_id, run.run_id, APPROVE_TASK, "Approve")
-        if time.monotonic() > end:
-            raise TransientError("DAG_RUN_TIMEOUT", f"{dag_id} run {run.run_id} is still {state.state}.")
-        time.sleep(1)
-    if state.state != "success":
-        raise TransientError("DAG_RUN_FAILED", f"{dag_id} run {run.run_id} ended {state.state}.")
+    return table_content(opened).rows

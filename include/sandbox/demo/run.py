@@ -181,7 +181,7 @@ class Demo:
         chains = []
         if self._settings.games is not None:
             self._say("games: a restore, a reprocess and a replay begin")
-            self._recovery.run(airflow, catalog)
+            self._recovery.run(jobs, catalog)
             self._night.prepare(catalog, self._home)
             chains.append([Job(GOLD), Job(NIGHT, {"dry_run": False})])
         if self._settings.with_revenue:

@@ -25,6 +25,8 @@ class Airflow:
         self.states = dict(states or {})
         self.polls = polls
         self.log: list[str] = []
+        self.asking: set[str] = set()
+        self.answers: dict[tuple[str, str], str] = {}
         self.forms: dict[str, dict[str, Any]] = {}
         self._asked: dict[str, int] = {}
 
@@ -41,6 +43,12 @@ class Airflow:
             return self._run(dag_id, "running")
         self.log.append(f"end {dag_id}")
         return self._run(dag_id, state)
+
+    def question(self, dag_id: str, _run_id: str, task_id: str) -> Mapping[str, Any] | None:
+        return {"response_received": (dag_id, task_id) in self.answers} if dag_id in self.asking else None
+
+    def answer(self, dag_id: str, _run_id: str, task_id: str, option: str) -> None:
+        self.answers[dag_id, task_id] = option
 
     def task_instances(self, dag_id: str, _run_id: str) -> tuple[TaskInstance, ...]:
         return (TaskInstance("work", self.states.get(dag_id, "success"), 1, NOW, NOW, 7.0),)
@@ -71,6 +79,17 @@ def test_jobs_of_a_chain_run_one_behind_the_other_and_chains_beside_each_other(t
     assert airflow.forms["engagement__mutations"] == {"dry_run": False}
     assert {item.job.dag_id for item in ended} == {"games__gold", "games__maintenance", "engagement__mutations"}
     assert all(item.tasks == ("work: success in 7 s",) for item in ended)
+
+
+def test_a_question_is_approved_where_the_job_says_so(tmp_path: Path) -> None:
+    airflow = Airflow(polls=4)
+    airflow.asking = {"games__restore", "games__maintenance"}
+
+    runs(airflow, tmp_path).run(
+        [Job("games__restore", approve=True)], [Job("games__maintenance")], [Job("games__gold")]
+    )
+
+    assert airflow.answers == {("games__restore", "approve"): "Approve"}
 
 
 def test_a_failed_run_ends_the_demo_with_its_name_unless_it_may_fail(tmp_path: Path) -> None:
