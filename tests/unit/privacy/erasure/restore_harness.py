@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
@@ -18,7 +15,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
-from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.parse import ParserInputs
 from deltaworks.privacy.erasure.erasure_run import ErasureRun
 from deltaworks.privacy.erasure.requests import Namespace, open_namespace, receive_request, token_of
@@ -33,12 +30,10 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice
-from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import catalog_of, declare_table, local_storage
-from tests.unit.recovery.restore.source_harness import AT, SourceHarness
+from tests.unit.recovery.restore.source_harness import SourceHarness, land_and_announce, parsed_rows
 
 ANN, BOB = "ann", "bob"
 BATCHES = (0, 1, 2, 3)
@@ -173,19 +168,10 @@ class RestoreHarness(SourceHarness):
         return self.root / "lake" / paths.table("shop", table)
 
     def _announce_and_parse(self, seq: int) -> tuple[PreparedTable, ...]:
-        body = "\n".join(json.dumps(event) for event in events(seq)).encode()
-        landing = self.root / "landing"
-        landing.mkdir(exist_ok=True)
-        (landing / f"f{seq}.json").write_bytes(body)
-        tag = hashlib.md5(body).hexdigest()
-        event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
-        FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
+        body = land_and_announce(self.root, self.lake, seq, events(seq))
         stamp = BatchMetadata(seq, 1_700_000_000_000_000, self.spec.fingerprint())
-        parsed: dict[str, list[pa.Table]] = {}
         parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
-        for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
-            parsed.setdefault(name, []).append(rows)
-        return tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
+        return tuple(self._written(name, rows) for name, rows in parsed_rows(parser, seq, body, stamp))
 
     # The ways back.
 
@@ -231,13 +217,10 @@ class RestoreHarness(SourceHarness):
         """A batch of the second generation, that reads an object of the first."""
         body = (self.root / "landing" / f"f{seq}.json").read_bytes()
         stamp = BatchMetadata(batch_id, 1_700_000_000_000_000, self.spec.fingerprint())
-        parsed: dict[str, list[pa.Table]] = {}
         parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
-        for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
-            parsed.setdefault(name, []).append(rows)
         from tests.unit.engine.batch_records import prepared_batch
 
-        shares = tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
+        shares = tuple(self._written(name, rows) for name, rows in parsed_rows(parser, seq, body, stamp))
         PipelineHome(self.objects, "shop").prepared.get_or_create(prepared_batch(batch_id, generation=2, tables=shares))
         processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 

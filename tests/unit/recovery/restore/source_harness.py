@@ -6,7 +6,9 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.tables.files import split_by_partition, write_file
-from deltaworks.tables.lake import arrow_path
+from deltaworks.tables.lake import Lake, arrow_path
 from tests.unit.engine.batch_records import prepared_batch
 from tests.unit.engine.hold_harness import TABLES, Harness
 
@@ -34,6 +36,26 @@ def events(seq: int) -> list[dict[str, Any]]:
     """Two events of each table and one that fits in none."""
     known = [{"name": name, "time": 1_700_000_000 + seq, "level": seq} for name in TABLES for _ in range(2)]
     return [*known, {"name": "orders", "time": 1_700_000_000, "level": "none"}]
+
+
+def land_and_announce(root: Path, lake: Lake, seq: int, landed: Iterable[Mapping[str, Any]]) -> bytes:
+    """Puts events into an object, which is the only one of file event `seq`; returns its content."""
+    body = "\n".join(json.dumps(event) for event in landed).encode()
+    landing = root / "landing"
+    landing.mkdir(exist_ok=True)
+    (landing / f"f{seq}.json").write_bytes(body)
+    tag = hashlib.md5(body).hexdigest()
+    event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
+    FileEventLogWriter(lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
+    return body
+
+
+def parsed_rows(parser: Parser, seq: int, body: bytes, stamp: BatchMetadata) -> list[tuple[str, pa.Table]]:
+    """Returns the rows of an object by table, in the order of the tables' names."""
+    parsed: dict[str, list[pa.Table]] = {}
+    for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
+        parsed.setdefault(name, []).append(rows)
+    return [(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items())]
 
 
 @dataclass
@@ -65,18 +87,9 @@ class SourceHarness(Harness):
         processor.process(ObjectSlice([], [], {}, opener=lambda reference: reference), batch_id)
 
     def _announce_and_parse(self, seq: int) -> tuple[PreparedTable, ...]:
-        body = "\n".join(json.dumps(event) for event in events(seq)).encode()
-        landing = self.root / "landing"
-        landing.mkdir(exist_ok=True)
-        (landing / f"f{seq}.json").write_bytes(body)
-        tag = hashlib.md5(body).hexdigest()
-        event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
-        FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
+        body = land_and_announce(self.root, self.lake, seq, events(seq))
         stamp = BatchMetadata(seq, 1_700_000_000_000_000, self.spec.fingerprint())
-        parsed: dict[str, list[pa.Table]] = {}
-        for name, rows in Parser(self.spec).parse([Payload(seq, f"f{seq}.json", body)], stamp):
-            parsed.setdefault(name, []).append(rows)
-        return tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
+        return tuple(self._written(name, rows) for name, rows in parsed_rows(Parser(self.spec), seq, body, stamp))
 
     def _written(self, name: str, rows: pa.Table) -> PreparedTable:
         partition_by = ("quarantine_date",) if name == "quarantine" else self.spec.table(name).partition_by
