@@ -84,8 +84,7 @@ def compact_partitions(
     table = lake.open(key)
     if table is None:
         return CompactionOutcome()
-    reasons = reasons_against_compacting(table)
-    if reasons:
+    if reasons := reasons_against_compacting(table):
         return CompactionOutcome(unsupported=dict.fromkeys(partitions or (), ", ".join(reasons)))
     small_files = {
         partition: files if max_bytes is None else _oldest_up_to(files, max_bytes)

@@ -90,7 +90,7 @@ class DirectReplacer:
             user_metadata=user_metadata,
             operation="WRITE",
             parameters=overwrite_parameters(ranges.sql()),
-            action="replace rows of it",
+            action="replace rows",
         )
         try:
             if reasons := reasons_against_rewriting(opened):
