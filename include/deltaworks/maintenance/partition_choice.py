@@ -125,10 +125,6 @@ class TableChoice:
         """The number of partitions that need Spark."""
         return sum(choice.action in SPARK_ACTIONS for choice in self.partitions)
 
-    def count(self, action: Action) -> int:
-        """Returns the number of partitions with this action."""
-        return sum(choice.action == action for choice in self.partitions)
-
     @property
     def files_saved(self) -> int:
         """The number of files that readers no longer have to open."""
@@ -187,10 +183,9 @@ def forced_choice(
         choice = _zorder(health, ledger, policy, share=1.0, why="forced")
     elif health.files > 1 or health.deletion_vector_rows:
         after = max(1, -(-health.bytes // policy.target_file_bytes))
-        merge = _partition_choice(
-            health, "compact", ledger, why="forced", after=after, rewritten=health.bytes, skipped=0.0
+        choice = _partition_choice(
+            health, "compact", ledger, why="forced", spark_reason="forced", after=after, rewritten=health.bytes
         )
-        choice = replace(merge, spark_reason="forced")
     else:
         return TableChoice(table=layout.name, partitions=(), reason="nothing to do: one file, and no order is declared")
     return TableChoice(table=layout.name, partitions=(choice,), reason=_describe_choice([choice], Counter()))
@@ -251,10 +246,15 @@ class _PartitionChooser:
             spark_reason = spark_reason or f"more than {MAX_BYTES_PER_PARTITION >> 20} MiB of small files"
         action: Action = "compact" if spark_reason else "compact_small"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
-        choice = _partition_choice(
-            health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0
+        return _partition_choice(
+            health,
+            action,
+            self._ledger,
+            why=why,
+            spark_reason=spark_reason,
+            after=after,
+            rewritten=health.small_bytes,
         )
-        return replace(choice, spark_reason=spark_reason)
 
 
 def _benefits_from_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
@@ -306,16 +306,29 @@ def _zorder(
     groups = max(1, -(-health.bytes // ORDERED_ROW_GROUP_BYTES))
     # A filtered read reads every row group of an unordered partition, but about one of an ordered partition.
     skipped = health.bytes * share * (1 - 1 / groups)
-    choice = _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
-    return replace(choice, spark_reason="order")
+    return _partition_choice(
+        health,
+        "zorder",
+        ledger,
+        why=why,
+        spark_reason="order",
+        after=after,
+        rewritten=health.bytes,
+        skipped=skipped,
+    )
 
 
 def _purge(health: PartitionHealth, ledger: ZOrderState, *, why: str) -> PartitionChoice:
     """Delta rewrites the files with deleted rows; partition health does not show which."""
-    choice = _partition_choice(
-        health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0
+    return _partition_choice(
+        health,
+        "compact",
+        ledger,
+        why=why,
+        spark_reason="deletion vectors",
+        after=health.files,
+        rewritten=health.bytes,
     )
-    return replace(choice, spark_reason="deletion vectors")
 
 
 def _partition_choice(
@@ -324,9 +337,10 @@ def _partition_choice(
     ledger: ZOrderState,
     *,
     why: str,
+    spark_reason: str,
     after: int,
     rewritten: int,
-    skipped: float,
+    skipped: float = 0.0,
 ) -> PartitionChoice:
     saved = max(0, health.files - after)
     return PartitionChoice(
@@ -339,6 +353,7 @@ def _partition_choice(
         bytes_rewritten=rewritten,
         benefit=saved * OPEN_COST_BYTES + skipped + _deleted_share(health) * health.bytes,
         cost_seconds=ledger.rates[action].seconds(rewritten),
+        spark_reason=spark_reason,
     )
 
 
