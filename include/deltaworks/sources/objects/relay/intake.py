@@ -9,6 +9,7 @@ redelivered, and the log skips its events.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import random
@@ -49,6 +50,7 @@ class Intake:
         self._receiving = 0
         self._retry_seconds = retry_seconds
         self._closed = threading.Event()
+        self._returned = threading.Event()
         self._failure: BaseException | None = None
         self._held: dict[str, tuple[Message, float]] = {}
         self._lock = threading.Lock()
@@ -122,6 +124,18 @@ class Intake:
         with self._lock:
             return [message for message, _ in self._held.values()]
 
+    def return_held(self) -> None:
+        """Makes all held messages visible to the next relay at once. A receive that is on its way when the intake is
+        closed returns its own. Failures are ignored: such messages are redelivered after the visibility timeout.
+        """
+        self._returned.set()
+        with self._lock:
+            held = [message for message, _ in self._held.values()]
+            self._held.clear()
+        if held:
+            with contextlib.suppress(ClientError, BotoCoreError, DeltaworksError):
+                self._source.return_messages(held)
+
     def _drain(self) -> list[Message]:
         messages: list[Message] = []
         while True:
@@ -175,6 +189,8 @@ class Intake:
             self.redelivered += sum(message.deliveries > 1 for message in messages)
         if messages:
             self._buffer.put(list(messages))
+        if self._returned.is_set():
+            self.return_held()
 
     def _extend_periodically(self) -> None:
         pause = min(1.0, self.visibility_seconds / 8)

@@ -336,14 +336,11 @@ class Relay:
     def _close_inputs(self) -> None:
         if self._lister is not None:
             self._lister.close()
-        if self._intake is None or self._queue is None:
+        if self._intake is None:
             return
         # Return unprocessed messages immediately, for the next relay.
         self._intake.close(join_seconds=0)
-        held = self._intake.held_messages()
-        if held:
-            with contextlib.suppress(Exception):  # they are redelivered after the visibility timeout
-                self._queue.return_messages(held)
+        self._intake.return_held()
 
     def _append_until_end(self, appender: Appender) -> None:
         self._heartbeat.update(state="idle")

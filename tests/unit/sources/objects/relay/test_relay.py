@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,7 +161,29 @@ def test_an_immediate_stop_returns_held_messages(landing: Any) -> None:
         eventually(lambda: landing.waiting() == (0, 5), "all are in hand")
         relay.stop(immediately=True)
     assert keys(landing) == []
-    assert landing.waiting() == (5, 0)
+    eventually(lambda: landing.waiting() == (5, 0), "all are back, even those whose receive was still on its way")
+
+
+def test_a_receive_that_outlives_an_immediate_stop_returns_its_messages(landing: Any) -> None:
+    received, answered = threading.Event(), threading.Event()
+
+    class SlowAnswer(NotificationQueue):
+        """Its messages reach the relay only after the relay has ended."""
+
+        def receive(self) -> list[Message]:
+            messages = super().receive()
+            if messages:
+                received.set()
+                answered.wait(60)
+            return messages
+
+    landing.send(*(landing.notification(f"games/{number}") for number in range(5)))
+    with running(relay_of(landing, queue=SlowAnswer(landing.messaging, landing.queue_url, wait_seconds=1))) as relay:
+        assert received.wait(60)
+        relay.stop(immediately=True)
+    assert landing.waiting()[0] == 0
+    answered.set()
+    eventually(lambda: landing.waiting() == (5, 0), "the messages are back")
 
 
 def test_a_graceful_stop_appends_held_messages(landing: Any) -> None:
