@@ -1,14 +1,15 @@
 """A project for the demo whose declaration of `games` first lacks a table and a column, and then has them.
 
 So the demo shows what a change of a declaration does to events that have already landed: a replay of quarantine lands
-the events of a new table, and a reprocess fills a new column of existing rows. The project is a folder of links to the
-checkout, so jobs run the checkout's code and read all its other declarations.
+the events of a new table, and a reprocess fills a new column of existing rows. Apart from its pipelines, the project is
+a folder of links to the checkout.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from deltaworks.errors import ConfigError
 #: The table whose events go to quarantine at first, and the column that another table lacks at first.
 PIPELINE, NEW_TABLE = "games", "app_update"
 CHANGED_TABLE, NEW_COLUMN = "install", "campaign"
-_DECLARATION = Path("include") / "pipelines" / PIPELINE / "pipeline.yaml"
+_PIPELINES = Path("include") / "pipelines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +36,32 @@ class EarlierDeclaration:
         """
         if self.folder.exists():
             shutil.rmtree(self.folder)
-        _link_entries(self.checkout, self.folder, _DECLARATION.parts)
-        text = (self.checkout / _DECLARATION).read_text()
-        (self.folder / _DECLARATION).write_text(_without(text))
+        # The state of the stack, in which this project is, must not be reached through the project.
+        _link_entries(self.checkout, self.folder, omitted=("include", self.folder.parent.name))
+        _link_entries(self.checkout / "include", self.folder / "include", omitted=(_PIPELINES.name,))
+        earlier = self.folder / "earlier_pipelines"
+        shutil.copytree(self.checkout / _PIPELINES, earlier)
+        declaration = earlier / PIPELINE / "pipeline.yaml"
+        declaration.write_text(_without(declaration.read_text()))
+        (self.folder / _PIPELINES).symlink_to(earlier)
 
     def complete(self) -> None:
         """Changes the declaration to the shipped one. From now on, the project follows every edit of the checkout.
         Idempotent; does nothing without a project.
         """
-        declaration = self.folder / _DECLARATION
-        if not declaration.exists():
-            return
-        link = declaration.with_suffix(".link")
-        link.symlink_to(self.checkout / _DECLARATION)
-        link.replace(declaration)
+        pipelines = self.folder / _PIPELINES
+        if pipelines.exists():
+            link = pipelines.with_suffix(".new")
+            link.symlink_to(self.checkout / _PIPELINES)
+            link.replace(pipelines)
 
 
-def _link_entries(source: Path, target: Path, copied: tuple[str, ...]) -> None:
-    """Links all entries of a folder, apart from the first of `copied`, which becomes a folder of links itself. The
-    last one is omitted.
-    """
+def _link_entries(source: Path, target: Path, *, omitted: Collection[str]) -> None:
+    """Creates a folder with links to all entries of another, apart from the omitted ones."""
     target.mkdir(parents=True)
-    name, *rest = copied
     for entry in source.iterdir():
-        if entry.name != name:
-            # The state of the stack, in which this project is, must not be reached through the project.
-            if entry.name != target.parent.name:
-                (target / entry.name).symlink_to(entry)
-        elif rest:
-            _link_entries(entry, target / name, tuple(rest))
+        if entry.name not in omitted:
+            (target / entry.name).symlink_to(entry)
 
 
 def _without(text: str) -> str:
@@ -77,7 +75,7 @@ def _without(text: str) -> str:
     if (tables, columns) != (1, 1):
         raise ConfigError(
             "DEMO_DECLARATION_CHANGED",
-            f"{_DECLARATION} does not declare table {NEW_TABLE} and column {CHANGED_TABLE}.{NEW_COLUMN} as blocks of "
+            f"{_PIPELINES / PIPELINE / 'pipeline.yaml'} does not declare table {NEW_TABLE} and column {CHANGED_TABLE}.{NEW_COLUMN} as blocks of "
             "lines, so the demo cannot begin without them.",
             hint=f"Name another table and column in {Path(__file__).name}.",
         )
