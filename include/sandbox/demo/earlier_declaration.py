@@ -75,8 +75,8 @@ def _without(text: str) -> str:
     if (tables, columns) != (1, 1):
         raise ConfigError(
             "DEMO_DECLARATION_CHANGED",
-            f"{_PIPELINES / PIPELINE / 'pipeline.yaml'} does not declare table {NEW_TABLE} and column {CHANGED_TABLE}.{NEW_COLUMN} as blocks of "
-            "lines, so the demo cannot begin without them.",
+            f"{_PIPELINES / PIPELINE}/pipeline.yaml does not declare table {NEW_TABLE} and column "
+            f"{CHANGED_TABLE}.{NEW_COLUMN} as blocks of lines, so the demo cannot begin without them.",
             hint=f"Name another table and column in {Path(__file__).name}.",
         )
     return text
