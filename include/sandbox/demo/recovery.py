@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.objects import open_objects
 from deltaworks.operations.registry import get_operation
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.specs.catalog import Catalog
@@ -19,10 +21,12 @@ from generator.truth import GamesTruth
 from sandbox.demo.answers import AnswerSheet
 from sandbox.demo.earlier_declaration import CHANGED_TABLE, NEW_COLUMN, NEW_TABLE, PIPELINE
 from sandbox.demo.job_runs import Job
+from sandbox.stack.supervisor import wait_until
 
-RESTORE, REPROCESS, REPLAY = (
-    get_operation(name).dag_id(PIPELINE) for name in ("restore", "reprocess", "replay_quarantine")
+CONTROL, RESTORE, REPROCESS, REPLAY = (
+    get_operation(name).dag_id(PIPELINE) for name in ("control", "restore", "reprocess", "replay_quarantine")
 )
+_STREAM_SECONDS = 180.0
 _MAX_OPEN_ROWS = 1_000_000
 
 
@@ -37,8 +41,8 @@ class Recovery:
     refused: int = 0
 
     def jobs(self, catalog: Catalog) -> list[Job]:
-        """Returns jobs that restore a table to its newest version with fewer rows, read its objects again under the
-        changed declaration, and replay quarantine. Rows are counted in between.
+        """Returns jobs that restart the stream, which then follows the changed declaration, restore a table to its
+        newest version with fewer rows, read its objects again, and replay quarantine. Rows are counted in between.
 
         Args:
             catalog: with the changed declaration.
@@ -52,8 +56,11 @@ class Recovery:
             self.at_version = table_content(opened).rows
         self.refused = len(_open_rows(lake))
 
+        epoch = _stream_epoch(catalog)
+
         def count_restored() -> None:
             self.restored = _rows(lake, CHANGED_TABLE)
+            wait_until(lambda: _stream_epoch(catalog) > epoch, seconds=_STREAM_SECONDS, poll_seconds=0.5)
 
         def count_reprocessed() -> None:
             self.reprocessed = _rows(lake, CHANGED_TABLE)
@@ -62,6 +69,7 @@ class Recovery:
         form |= {"reason": "the demo", "dry_run": False}
         again = {"from_start": True, "tables": [CHANGED_TABLE], "dry_run": False}
         return [
+            Job(CONTROL, {"action": "restart", "reason": "the demo has changed the declaration"}),
             Job(RESTORE, form, approve=True, then=count_restored),
             Job(REPROCESS, again, then=count_reprocessed),
             Job(REPLAY, {"action": "quarantine", "dry_run": False}),
@@ -86,6 +94,13 @@ def _rows(lake: Lake, table: str) -> int:
     opened = lake.open(paths.table(PIPELINE, table))
     assert opened is not None
     return table_content(opened).rows
+
+
+def _stream_epoch(catalog: Catalog) -> int:
+    """Returns the epoch of the last stream that polls for events or has read some; 0 without one."""
+    key = paths.heartbeat(paths.pipeline_control(PIPELINE))
+    beat = read_heartbeat(open_objects(catalog.environment.lake), key)
+    return beat.epoch if beat is not None and beat.state in ("idle", "running") else 0
 
 
 def _open_rows(lake: Lake) -> list[dict[str, Any]]:
