@@ -222,11 +222,14 @@ def diff(
     Exits with 11 if the stream would refuse to start.
     """
     from deltaworks.control.home import PipelineHome
+    from deltaworks.engine.recovery import check_spec
     from deltaworks.specs.spec_diff import unsafe_changes
+    from deltaworks.tables.lake import Lake
 
     project = catalog()
     spec = project.pipeline(pipeline)
-    records = PipelineHome.open(project.environment.lake, pipeline).specs
+    home = PipelineHome.open(project.environment.lake, pipeline)
+    records = home.specs
     if records.current() is None:
         return CommandOutput(
             [f"{pipeline} has not run yet: its first start uses pipeline.yaml as it is.", _change_listing([])]
@@ -241,10 +244,15 @@ def diff(
         parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
     rejected = unsafe_changes(changes)
     try:
-        records.check(spec)
+        starts_over = check_spec(Lake(project.environment.lake), home, spec)
     except ContractError as error:
         parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in rejected)}.")
         return CommandOutput(parts, exit_code=error.exit_code)
+    if starts_over:
+        parts.append(
+            "No table has had a row yet: the stream starts over with this and reads its source from the start."
+        )
+        return CommandOutput(parts)
     return CommandOutput([*parts, "The stream will start on this."])
 
 

@@ -10,13 +10,14 @@ VACUUM. Batch numbers continue, so a `_batch_id` is unique across generations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
+from deltaworks.control.locks.lease import Lease
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import StartOver, TableLoss
 from deltaworks.control.records.prepared import PreparedBatch
@@ -84,6 +85,7 @@ def start_over(
     reason: str = "",
     restore_point: RestorePoint | None = None,
     spark: Callable[[], SparkSession] | None = None,
+    lease: Lease | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
     """Recreates the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
@@ -98,6 +100,7 @@ def start_over(
             from zero. Names and intervals are rebuilt by the next mutation batch, which applies all requests. Replayed
             rows can be replayed again.
         spark: returns a session, if a table or a prepared batch needs one.
+        lease: the stream's lease, if the caller holds it; otherwise it is acquired.
         fault: test hook, called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`.
 
     Raises:
@@ -107,7 +110,7 @@ def start_over(
             RESTORE_GENERATION_ENDED.
         TransientError: SPARK_UNAVAILABLE.
     """
-    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault)
+    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault, lease)
     if dry_run:
         return operation.count_rows()
     with operation.leases():
@@ -122,6 +125,7 @@ class _StartOverRun:
         back_to: RestorePoint | None,
         spark: Callable[[], SparkSession] | None,
         fault: Callable[[str], None],
+        lease: Lease | None,
     ) -> None:
         self._restore_point = back_to
         self._catalog = catalog
@@ -135,12 +139,14 @@ class _StartOverRun:
         self._spark = spark
         self._fault = fault
         self._reapplier = ErasureReapplier(catalog, pipeline)
-        self._lease = stream_lease(self._lake, self._home, self._spec)
+        self._holds_lease = lease is not None
+        self._lease = lease or stream_lease(self._lake, self._home, self._spec)
 
     @contextmanager
     def leases(self) -> Iterator[None]:
         """Holds the leases that exclude the stream, replays and reprocesses."""
-        with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
+        wait_seconds = self._spec.stream.lease_ttl_seconds * 1.5
+        with nullcontext() if self._holds_lease else self._lease.held(wait_seconds=wait_seconds):
             no_vacuum = table_files_locks(self._objects, self._pipeline, self._tables_to_restore(), work="The restore")
             with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
