@@ -248,12 +248,10 @@ def diff(
     except ContractError as error:
         parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in rejected)}.")
         return CommandOutput(parts, exit_code=error.exit_code)
+    text = "The stream will start on this."
     if starts_over:
-        parts.append(
-            "No table has had a row yet: the stream starts over with this and reads its source from the start."
-        )
-        return CommandOutput(parts)
-    return CommandOutput([*parts, "The stream will start on this."])
+        text = "No table has had a row yet: the stream starts over with this, and reads its source from the start."
+    return CommandOutput([*parts, text])
 
 
 def _change_listing(changes: list[SpecChange]) -> Listing:

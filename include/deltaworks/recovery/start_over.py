@@ -110,7 +110,7 @@ def start_over(
             RESTORE_GENERATION_ENDED.
         TransientError: SPARK_UNAVAILABLE.
     """
-    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault, lease)
+    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault, lease=lease)
     if dry_run:
         return operation.count_rows()
     with operation.leases():
@@ -125,6 +125,7 @@ class _StartOverRun:
         back_to: RestorePoint | None,
         spark: Callable[[], SparkSession] | None,
         fault: Callable[[str], None],
+        *,
         lease: Lease | None,
     ) -> None:
         self._restore_point = back_to
