@@ -38,8 +38,8 @@ def check_spec(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> bool:
     """Returns whether the pipeline must start over before its stream starts with `spec`.
 
     An unsafe edit damages rows, so it is safe while there are none: the pipeline starts over, abandons nothing and
-    reads its source from the beginning. If only quarantine has rows, other meanings of bronze rows are safe too; a replay
-    parses the quarantined events with the new spec.
+    reads its source from the beginning. If only quarantine has rows, other meanings of bronze rows are safe too: a
+    replay parses the quarantined events with the new spec.
 
     Raises:
         ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that was not accepted.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from deltaworks.control.clock import parse_time_range
 from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import OperationContext, Report
@@ -39,11 +40,17 @@ class ReprocessOptions(Options):
     )
     events: str | None = Field(
         None,
-        description=("Objects or batches with events in a time range, such as 2026-01-01..2026-01-02 (end excluded)."),
+        description=(
+            "Objects or batches with events of these dates, such as 2026-01-01..2026-01-02 (both included), or between "
+            "two times."
+        ),
     )
     arrived: str | None = Field(
         None,
-        description=("Objects or batches that arrived in a time range, such as 2026-01-01T10:00..2026-01-01T12:00."),
+        description=(
+            "Objects or batches that arrived on these dates, both included, or between two times, such as "
+            "2026-01-01T10:00..2026-01-01T12:00."
+        ),
     )
     from_start: bool = Field(False, description="All landed objects or records.")
     tables: Annotated[tuple[str, ...], _ROWS_SECTION, TableNames(("bronze",))] = Field(
@@ -153,7 +160,10 @@ def _parse_batch_range(text: str) -> tuple[int, int]:
     if numbers is None:
         raise _invalid(f"{text!r} is not a batch range.", "Write the first and the last, such as 10-20.")
     first = int(numbers[1])
-    return first, int(numbers[2]) if numbers[2] else first
+    last = int(numbers[2]) if numbers[2] else first
+    if last < first:
+        raise _invalid(f"The batch range {text!r} is empty.", "Write the first and the last, such as 10-20.")
+    return first, last
 
 
 def _read_key_file(path: str) -> tuple[str, ...]:
@@ -165,10 +175,12 @@ def _read_key_file(path: str) -> tuple[str, ...]:
 
 
 def _parse_time_range(text: str) -> tuple[str, str]:
-    start, separator, end = text.partition("..")
-    if not separator or not start or not end:
-        raise _invalid(f"{text!r} is not a time range.", "Write its start and its end, such as 2026-01-01..2026-01-02.")
-    return start, end
+    try:
+        start, end = parse_time_range(text)
+    except ValueError as error:
+        hint = "Write first and last date, such as 2026-01-01..2026-01-02, or two times."
+        raise _invalid(f"{text!r} is not a time range: {error}.", hint) from error
+    return start.isoformat(), end.isoformat()
 
 
 def _invalid(message: str, hint: str) -> ConfigError:
