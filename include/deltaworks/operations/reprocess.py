@@ -12,7 +12,7 @@ from pydantic import Field
 
 from deltaworks.control.clock import parse_time_range
 from deltaworks.control.listing import Listing, format_bytes
-from deltaworks.errors import ConfigError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
@@ -88,7 +88,13 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
                 "The selection is empty.",
                 "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
             )
-        return _count(context, request, exact=options.exact, spark=options.spark)
+        try:
+            return _count(context, request, exact=options.exact, spark=options.spark)
+        except DeltaworksError as error:
+            if error.condition != "REPROCESS_EMPTY" and not _is_before_first_start(context):
+                raise
+            # A result, because a task without one continues with Spark.
+            return Report(parts=[error.message, "Nothing would be replaced."], results=[ReprocessRemainder.nothing()])
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_for_run
     from deltaworks.recovery.quarantine.summary import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
@@ -121,6 +127,11 @@ class ReprocessRemainder:
 
     id: str
     spark_work_count: int = 1
+
+    @classmethod
+    def nothing(cls) -> ReprocessRemainder:
+        """Returns the result of a reprocess that selects nothing."""
+        return cls(id="", spark_work_count=0)
 
 
 def _refuse_spark() -> SparkSession:
@@ -181,6 +192,12 @@ def _parse_time_range(text: str) -> tuple[str, str]:
         hint = "Write first and last date, such as 2026-01-01..2026-01-02, or two times."
         raise _invalid(f"{text!r} is not a time range: {error}.", hint) from error
     return start.isoformat(), end.isoformat()
+
+
+def _is_before_first_start(context: OperationContext) -> bool:
+    from deltaworks.control.home import PipelineHome
+
+    return PipelineHome.open(context.catalog.environment.lake, context.subject).specs.current() is None
 
 
 def _invalid(message: str, hint: str) -> ConfigError:
