@@ -9,7 +9,6 @@ import typer
 
 from deltaworks.cli.commands import command_entries
 from deltaworks.cli.lazy import group_class, skip_pandas_import
-from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
     name="deltaworks",
@@ -30,16 +29,23 @@ def _commands() -> None:
 
 
 def main() -> None:
-    """Runs the command. A DeltaworksError is printed with its next step and determines the exit code."""
+    """Runs the command. A DeltaworksError is printed with its next step and determines the exit code.
+
+    So are errors of Spark and of servers that are known, without the traces of their clients.
+    """
     # Imports create many objects and little garbage. With the default threshold of 700, collection takes a tenth of the
     # time of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
     try:
         app(prog_name="deltaworks")
-    except DeltaworksError as error:
+    except Exception as raised:
         from deltaworks.cli.output import print_heading
+        from deltaworks.control.job import as_deltaworks_error
 
+        error = as_deltaworks_error(raised)
+        if error.condition == "JOB_FAILED":
+            raise
         print_heading(error.condition, error.message, style="bold red", error=True)
         if error.hint:
             print_heading("Next:", error.hint, error=True)

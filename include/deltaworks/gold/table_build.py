@@ -25,6 +25,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
@@ -422,6 +423,9 @@ def build_table(
     except Exception as error:
         if (grain_error := grain_outside_date_error(table, job.sql_path, error)) is not None:
             raise grain_error from error
+        if as_deltaworks_error(error).condition == "DELTA_CONFLICT":
+            # Spark's writer noticed the other build's commit.
+            raise overtaken_error(job.key) from error
         raise
     finally:
         if run_checks:
