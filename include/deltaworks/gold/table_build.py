@@ -406,7 +406,7 @@ def build_table(
         # Cache the result, since the checks and the write read it.
         answer = answer.persist()
     try:
-        failures = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
+        failures = _failed_checks(spark, lake, job, answer, state) if run_checks else []
         if failures:
             seconds = time.monotonic() - started
             reason = f"not published: {'; '.join(failures)}"
@@ -458,6 +458,18 @@ def published_rows(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) ->
     if grain is not None and grain.column not in rows.columns:
         return None
     return filter_part(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
+
+
+def _failed_checks(
+    spark: SparkSession, lake: Lake, job: TableJob, answer: DataFrame, state: TableState | None
+) -> list[str]:
+    """Returns the failed checks. Requested dates without events stay empty, and need no row for `min_rows`."""
+    table, published = job.plan.table, _rows_for_drop_check(spark, lake, job)
+    allow_empty = False
+    if job.previous_build is not None and state is not None:
+        effect_of = file_effect_of(job.plan.output, table)
+        allow_empty = all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
+    return failed_checks(table, answer, published, allow_empty=allow_empty)
 
 
 def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
