@@ -251,14 +251,14 @@ class IngestRun:
             # A DAG that is not paused starts the next run immediately: limits that to one per interval.
             time.sleep(self._host.stop_flag_delay_seconds)
             return "stop flag"
+        if check_spec(Lake(self._storage), self._home, self._spec):
+            self._parts.start_over_empty(self._catalog, self._spec.pipeline, lease, self._spark)
         measures = DriverMetrics(self._spark, self._objects)
         progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, metrics=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs
         try:
-            if check_spec(Lake(self._storage), self._home, self._spec):
-                self._parts.start_over_empty(self._catalog, self._spec.pipeline, lease, self._spark)
             processor, ledger = open_batch_processor(
                 self._spark,
                 self._catalog,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
+from deltaworks.control.health.throughput import drop_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
 from deltaworks.control.locks.lease import Lease
@@ -26,7 +27,13 @@ from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
-from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread, void_replays
+from deltaworks.recovery.quarantine.replay_commit import (
+    close_landed_rows,
+    complete_prepared_replay,
+    exclusive_reread,
+    void_replays,
+)
+from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.recovery.restore.dependents import reject_running_downstream
 from deltaworks.recovery.restore.pipeline_plan import (
     DeclaredTable,
@@ -255,6 +262,9 @@ class _StartOverRun:
         self._fault("replays")
         others = [name for name in declared if name in losses and name != QUARANTINE_TABLE]
         recreated += sum(self._recreate_or_restore(begun, losses[name], declared[name]) for name in others)
+        if begun.to_batch is not None:
+            close_landed_rows(spec, self._lake, self._home, reason=f"restore to batch {begun.to_batch}")
+        self._forget_quarantine_rates(begun)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.start_after(begun.first_batch - 1, owner=self._owner)
@@ -265,6 +275,13 @@ class _StartOverRun:
         self._fault("begun")
         self._home.start_overs.record_completion(begun, versions=restored_versions(self._lake, begun))
         return recreated
+
+    def _forget_quarantine_rates(self, begun: StartOver) -> None:
+        """Drops the recent totals of batches that are given up: health must not count their quarantined events."""
+        control = self._home.control()
+        since = None if begun.to_batch is None else self._planner.completed_at(begun.to_batch)
+        drop_throughput(self._objects, control, since=since)
+        recount_quarantine(self._catalog.environment.lake, self._pipeline)
 
     @property
     def _owner(self) -> Step:

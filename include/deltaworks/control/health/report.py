@@ -178,7 +178,7 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
             stop=StopFlag(objects, paths.stop_request(control)).read() or _group_stop_request(subject, objects),
             input_rate=read_input_rate(objects, paths.input_rate(control)) if streams else None,
-            throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
+            throughput=read_with_replays(objects, subject.name, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:
         return _SubjectFacts(subject, error=error)
