@@ -72,5 +72,5 @@ def _panel_state(answer: PanelAnswer) -> str:
     if answer.problem:
         return f"failed: {answer.problem}"
     if answer.missing_tables:
-        return f"{', '.join(answer.missing_tables)} does not exist yet"
+        return f"{', '.join(answer.missing_tables)} does not exist yet: {answer.next_step}"
     return "truncated" if answer.is_truncated else "ok"

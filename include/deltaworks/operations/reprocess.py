@@ -91,7 +91,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
         try:
             return _count(context, request, exact=options.exact, spark=options.spark)
         except DeltaworksError as error:
-            if error.condition != "REPROCESS_EMPTY" and not _is_before_first_start(context):
+            if error.condition != "REPROCESS_EMPTY" and not _has_no_batch(context):
                 raise
             # A result, because a task without one continues with Spark.
             return Report(parts=[error.message, "Nothing would be replaced."], results=[ReprocessRemainder.nothing()])
@@ -194,10 +194,15 @@ def _parse_time_range(text: str) -> tuple[str, str]:
     return start.isoformat(), end.isoformat()
 
 
-def _is_before_first_start(context: OperationContext) -> bool:
+def _has_no_batch(context: OperationContext) -> bool:
+    """Returns whether no batch of the current generation is complete, as before the first start."""
     from deltaworks.control.home import PipelineHome
+    from deltaworks.tables.lake import Lake
+    from deltaworks.tables.steps import read_last_completed
 
-    return PipelineHome.open(context.catalog.environment.lake, context.subject).specs.current() is None
+    lake = context.catalog.environment.lake
+    generation = PipelineHome.open(lake, context.subject).generations.current()
+    return read_last_completed(Lake(lake), context.subject, generation) is None
 
 
 def _invalid(message: str, hint: str) -> ConfigError:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from deltaworks.build.jars import ensure_jars
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.verdicts import STARTED_AT_VARIABLE
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from sandbox.airflow.settings import AirflowHome
 from sandbox.stack.declared_topics import declared_collector, declared_topics
@@ -128,7 +130,7 @@ def _prepare(
         with_collector=collector is not None,
         pipelines=pipelines,
     )
-    write_env(home, {**variables, **own_variables})
+    write_env(home, {**variables, STARTED_AT_VARIABLE: iso_now(), **own_variables})
     programs = stack_programs(
         home, ports=ports, keys=keys, with_broker=with_broker, collector=collector, progress=progress
     )
