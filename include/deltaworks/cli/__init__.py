@@ -7,7 +7,8 @@ import sys
 
 import typer
 
-from deltaworks.cli.commands import command_entries
+from deltaworks import __version__
+from deltaworks.cli.commands import command_entries, nested_operations
 from deltaworks.cli.lazy import group_class, skip_pandas_import
 
 app = typer.Typer(
@@ -18,13 +19,23 @@ app = typer.Typer(
     # Help of the top level is plain text, because importing rich takes longer than everything else here. The help of
     # groups and commands uses rich.
     rich_markup_mode=None,
-    context_settings={"max_content_width": 120},
-    cls=group_class(command_entries()),
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
+    cls=group_class(command_entries(), nested_operations()),
 )
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"deltaworks {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
     """Has no effect. The commands are declared in `deltaworks.cli.commands`."""
 
 

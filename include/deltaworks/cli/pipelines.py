@@ -179,6 +179,23 @@ def _error_listing(title: str, errors: list[SpecError]) -> Listing:
     return listing
 
 
+@app.command("list")
+@listing_command
+def list_pipelines() -> CommandOutput:
+    """List the declared pipelines: owner, source, tables, stream group and whether the declaration is valid."""
+    from deltaworks.specs.project import load_catalog
+
+    project = load_catalog(skip_invalid=True)
+    listing = Listing(("pipeline", "owner", "source", "tables", "gold", "stream group", "state"))
+    for name, spec in project.pipelines.items():
+        source = f"{spec.source.kind} {spec.source.display_name()}"
+        counts = (len(spec.tables), len(spec.gold.tables))
+        listing.add(name, spec.owner, source, *counts, spec.stream_group or "", "valid")
+    for name, error in project.invalid_pipelines().items():
+        listing.add(name, "", "", "", "", "", f"invalid: {error.message}")
+    return CommandOutput([listing])
+
+
 @app.command()
 def show(pipeline: PipelineArgument) -> None:
     """Print the effective spec of a pipeline, with defaults and overrides."""

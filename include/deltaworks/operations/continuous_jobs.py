@@ -24,7 +24,8 @@ from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_s
 from deltaworks.control.health.limits import HealthLimits, age_seconds
 from deltaworks.control.health.report import limits_of
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
@@ -262,6 +263,7 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
     """
     objects = open_objects(catalog.environment.lake)
     kind, subject = _parse_job_name(catalog, name)
+    _reject_unknown(catalog, kind, subject, name)
     location = _LOCATORS[kind](catalog, subject, is_start)
     argument = subject if kind == "stream" or name == subject else name
     return ContinuousJob(
@@ -276,6 +278,27 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
         limits=limits_of(catalog.pipelines[subject])
         if kind == "stream" and subject in catalog.pipelines
         else HealthLimits(),
+    )
+
+
+def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> None:
+    """Rejects a name that is near to that of no declared pipeline alone: relays and DAGs are suggested too.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN.
+    """
+    if kind not in ("stream", "relay", "feeds") or any(
+        catalog.declares(one, subject) for one in ("pipeline", "relay") if (one == "relay") == (kind == "relay")
+    ):
+        return
+    names = [*catalog.pipelines, *catalog.relays, paths.RULES_PROCESS]
+    names += [name for spec_kind, name in catalog.broken if spec_kind in ("pipeline", "relay")]
+    names += [dag_id(spec.pipeline, "feeds") for spec in catalog.pipelines.values() if spec.feeds]
+    names += [dag_id(spec.name, "remediation") for spec in catalog.environment.remediations]
+    raise ConfigError(
+        "RELAY_UNKNOWN" if kind == "relay" else "PIPELINE_UNKNOWN",
+        f"There is no stream, relay or other process called {name!r}.",
+        hint=nearest_names_hint([name], names, known="Known:"),
     )
 
 
