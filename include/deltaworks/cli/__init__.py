@@ -26,7 +26,9 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"deltaworks {__version__}")
+        from deltaworks.cli.output import print_line
+
+        print_line(f"deltaworks {__version__}")
         raise typer.Exit
 
 

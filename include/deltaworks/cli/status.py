@@ -31,6 +31,7 @@ from deltaworks.control.health.report import (
     read_verdicts,
     subjects,
     verdict_to_record,
+    with_waiting_causes,
 )
 from deltaworks.control.health.verdicts import describe_backlog
 from deltaworks.control.listing import Cell, Listing, count_cell
@@ -135,6 +136,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         )
         for subject in subjects(catalog)
     ]
+    reports = with_waiting_causes(catalog, reports)
     invalid = invalid_spec_reports(catalog, objects, previous=previous, now=now)
     return reports + invalid + process_reports(catalog, objects, previous=previous, now=now)
 

@@ -33,7 +33,8 @@ class _DefaultToList(TyperGroup):
 
     def _is_mistyped(self, word: str) -> bool:
         """Returns whether a word is near to a command, and names neither a pipeline nor a relay."""
-        return bool(difflib.get_close_matches(word, self.commands)) and word not in stream_names(word)
+        near = difflib.get_close_matches(word, self.commands, cutoff=0.8)
+        return bool(near) and not word.startswith("-") and word not in stream_names(word)
 
 
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")

@@ -22,7 +22,7 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits, age_seconds
-from deltaworks.control.health.report import limits_of
+from deltaworks.control.health.report import SlotUse, limits_of, slot_use, subjects
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.base import nearest_names_hint
@@ -85,6 +85,7 @@ class ContinuousJob:
         display_name: its name in messages; `cli_argument` is its argument in commands.
         dag_id: empty if Kubernetes runs it, as it does relays; a stopped relay's pod waits.
         group: for one pipeline of a group, the group. Its DAG is not paused for a single pipeline.
+        slot_use: reads the use of its pool by other processes; None if it has no pool.
     """
 
     display_name: str
@@ -96,6 +97,7 @@ class ContinuousJob:
     heartbeats: tuple[str, ...]
     group: str = ""
     limits: HealthLimits = field(default_factory=HealthLimits)
+    slot_use: Callable[[], SlotUse | None] = lambda: None
 
     @property
     def is_stalled(self) -> bool:
@@ -199,6 +201,11 @@ def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], Non
             "While it is paused, no run starts.",
             f"Then `deltaworks start {job.cli_argument}` again, or unpause {job.dag_id} in Airflow.",
         )
+    use = job.slot_use()
+    if use is not None and use.is_full:
+        echo(f"{job.display_name} is released. {use.describe(job.dag_id)}")
+        echo(use.next_step)
+        return
     starter = f"the driver of its group {job.group}" if job.group else "Airflow" if job.dag_id else "its pod"
     echo(f"{job.display_name} is released; {starter} starts it within seconds.")
 
@@ -278,7 +285,18 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
         limits=limits_of(catalog.pipelines[subject])
         if kind == "stream" and subject in catalog.pipelines
         else HealthLimits(),
+        slot_use=lambda: _read_slot_use(catalog, objects, location.dag_id),
     )
+
+
+def _read_slot_use(catalog: Catalog, objects: ObjectStore, dag: str) -> SlotUse | None:
+    """Reads the use of a DAG's pool by other processes; None for a pod or an invalid declaration."""
+    every = subjects(catalog)
+    own = next((subject for subject in every if subject.dag_id == dag), None)
+    if own is None or catalog.environment.kubernetes is not None:
+        return None
+    heartbeats = [(subject, read_heartbeat(objects, paths.heartbeat(subject.control))) for subject in every]
+    return slot_use(catalog, own, heartbeats)
 
 
 def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> None:

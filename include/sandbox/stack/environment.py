@@ -28,6 +28,8 @@ COLLECTOR_URL = "DELTAWORKS_COLLECTOR_URL"
 AWS_ENDPOINT = "DELTAWORKS_AWS_ENDPOINT"
 # Variables of the calling shell that would change the behaviour of the stack's processes.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
+#: A small stream with its own driver takes about 0.9 GB. Airflow, the servers and jobs take the rest.
+_OTHER_GIBIBYTES, _MIN_STREAM_SLOTS, _MAX_STREAM_SLOTS = 4, 6, 32
 _LOOPBACK = f"{HOST},localhost"
 
 
@@ -83,6 +85,11 @@ def stack_variables(
     if with_collector:
         variables[COLLECTOR_URL] = f"http://{HOST}:{ports['collector']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)
+
+
+def stream_slots(memory_bytes: int) -> int:
+    """Returns how many streams may run at the same time on a machine: one per GiB beyond the other processes' share."""
+    return max(_MIN_STREAM_SLOTS, min(_MAX_STREAM_SLOTS, (memory_bytes >> 30) - _OTHER_GIBIBYTES))
 
 
 def _search_path(java_home: Path) -> str:

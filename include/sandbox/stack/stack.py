@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,10 +10,13 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
+import psutil
+
 from deltaworks.build.jars import ensure_jars
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.verdicts import STARTED_AT_VARIABLE
 from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.specs.shares import STREAM_SLOTS_VARIABLE
 from sandbox.airflow.settings import AirflowHome
 from sandbox.stack.declared_topics import declared_collector, declared_topics
 from sandbox.stack.environment import (
@@ -22,6 +26,7 @@ from sandbox.stack.environment import (
     process_environment,
     read_env,
     stack_variables,
+    stream_slots,
     write_env,
 )
 from sandbox.stack.home import StackHome
@@ -130,7 +135,9 @@ def _prepare(
         with_collector=collector is not None,
         pipelines=pipelines,
     )
-    write_env(home, {**variables, STARTED_AT_VARIABLE: iso_now(), **own_variables})
+    slots = os.environ.get(STREAM_SLOTS_VARIABLE) or str(stream_slots(psutil.virtual_memory().total))
+    start = {STARTED_AT_VARIABLE: iso_now(), STREAM_SLOTS_VARIABLE: slots}
+    write_env(home, {**variables, **start, **own_variables})
     programs = stack_programs(
         home, ports=ports, keys=keys, with_broker=with_broker, collector=collector, progress=progress
     )

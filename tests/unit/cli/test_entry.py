@@ -57,7 +57,8 @@ def test_a_mistyped_command_is_answered_with_the_nearest(name: str) -> None:
 def test_a_mistyped_command_of_a_group_is_answered_with_the_nearest(name: str) -> None:
     group, command = name.split()
     for word in mistyped(command):
-        if f"{group} {word}" not in all_commands():
+        # `tables NAME` lists the tables of a pipeline, so only a name very near to a command is one.
+        if f"{group} {word}" not in all_commands() and (group != "tables" or len(word) < len(command)):
             assert f"'{command}'" in invoke(group, word).output, word
 
 

@@ -395,6 +395,10 @@ def test_only_rare_fields_are_called_rare(tmp_path: Path) -> None:
     assert "No column, beyond the 40 columns proposed for a table: f40, f41, f42" in text
 
 
+def test_a_new_pipeline_joins_a_group(tmp_path: Path) -> None:
+    assert spec_of(infer(write_lines(tmp_path, [{"at": AT}]))).stream_group == "small"
+
+
 def test_overrides_are_used(tmp_path: Path) -> None:
     events = [
         {"type": "a", "shape": "b", "time": AT, "when": 1_700_000_000, "id": "x", "key": number} for number in (1, 2)
