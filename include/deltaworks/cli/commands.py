@@ -122,6 +122,10 @@ COMMANDS: Mapping[str, Command] = {
         "Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.",
         "deltaworks.cli.collect:collect",
     ),
+    "collector-key": Command(
+        "Create a client's key for a pipeline, and print or write its source in a collector's file.",
+        "deltaworks.cli.collect:collector_key",
+    ),
 }
 #: Packages that add commands if they are installed, by `COMMANDS` in their `cli` module. The sandbox is installed on
 #: developers' machines, but not in images.

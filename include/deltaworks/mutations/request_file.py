@@ -403,7 +403,8 @@ def _effective_requests(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, An
     moves: dict[Key, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     for row in rows:
         if row["op"] == UPDATE:
-            yield row
+            if row["fields"]:
+                yield row
             continue
         target = row["new_id"] if row["op"] in RENAME_OPERATIONS else row["id"]
         rank = (row["seq"] is not None, row["seq"] or 0, row["op"], target)

@@ -51,7 +51,6 @@ def table(*several: Log) -> pa.Table:
         }
         for org, log in enumerate(several)
         for each in log
-        if each.op != "update" or each.fields
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
