@@ -45,7 +45,7 @@ def list_files(
 def show(
     relay: str, key: str, bucket: str = typer.Option("", help="Bucket, if several have the key.")
 ) -> CommandOutput:
-    """Show the state of one object, or why it was not read; exits with 11 if nothing is known of it."""
+    """Show the state of one object, or why it was not read; exits with 11 if it is unknown."""
     project = catalog()
     answers = ObjectStatusReader(project, project.relay(relay).relay)
     statuses = answers.by_key(key, bucket=bucket or None)

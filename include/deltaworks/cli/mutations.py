@@ -57,8 +57,8 @@ def resolve(
     if requests.ignored_columns:
         print_line(f"Ignored columns: {', '.join(requests.ignored_columns)}", error=True)
     if requests.requests.num_rows <= MAX_REQUESTS:
-        found = small_intervals(requests) if show_all else resolve_small_entities(requests.requests)
-        print_rows(found, INTERVAL_COLUMNS if show_all else ENTITY_COLUMNS, form, sys.stdout)
+        rows_without_spark = small_intervals(requests) if show_all else resolve_small_entities(requests.requests)
+        print_rows(rows_without_spark, INTERVAL_COLUMNS if show_all else ENTITY_COLUMNS, form, sys.stdout)
         return
     rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
     from deltaworks.mutations.requests import resolve_settings

@@ -14,8 +14,7 @@ from deltaworks.cli.output import listing_command
 from deltaworks.control.clock import utc_now
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.specs.schedules import how_a_table_is_created
-from deltaworks.tables.query import AS_OF_CLAUSE, connect
+from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog

@@ -72,20 +72,20 @@ def status(
 @listing_command
 def explain(code: str = typer.Argument(help="The code, such as SPEC_CHANGE_UNSAFE.")) -> CommandOutput:
     """Explain a condition, a cause of a verdict or an alert: its meaning, next step and runbook."""
-    known = conditions.catalog()
+    codes = conditions.catalog()
     name = code.strip().upper().replace("-", "_")
     entries = [
         (kind, entry)
         for kind, rows in (
-            ("condition", known.conditions),
-            ("cause of a verdict", known.health_causes),
-            ("alert", known.alerts),
+            ("condition", codes.conditions),
+            ("cause of a verdict", codes.health_causes),
+            ("alert", codes.alerts),
         )
         if (entry := rows.get(name)) is not None
     ]
     if not entries:
-        names = sorted({*known.conditions, *known.health_causes, *known.alerts})
-        hint = nearest_names_hint([name], names, known="docs/reference/conditions.md lists all, such as")
+        names = sorted({*codes.conditions, *codes.health_causes, *codes.alerts})
+        hint = nearest_names_hint([name], names, prefix="docs/reference/conditions.md lists all, such as")
         raise ConfigError("CONDITION_UNKNOWN", f"There is no condition, cause or alert {name!r}.", hint=hint)
     parts: list[OutputPart] = []
     for kind, entry in entries:

@@ -74,7 +74,7 @@ def tables(
 def unknown_table_error(project: Catalog, table: str) -> ConfigError:
     """Returns the error for an unknown PIPELINE.TABLE, with the nearest names."""
     names = [f"{declared.owner}.{declared.name}" for declared in declared_tables(project)]
-    hint = nearest_names_hint([table], names, known="`deltaworks tables --control` lists all, as PIPELINE.TABLE:")
+    hint = nearest_names_hint([table], names, prefix="`deltaworks tables --control` lists all, as PIPELINE.TABLE:")
     return ConfigError("TABLE_UNKNOWN", f"There is no table {table!r}.", hint=hint)
 
 

@@ -346,6 +346,6 @@ def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list
         raise ConfigError(
             "GOLD_TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
-            hint=nearest_names_hint(unknown, declared, known="Its gold tables are"),
+            hint=nearest_names_hint(unknown, declared, prefix="Its gold tables are"),
         )
     return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]

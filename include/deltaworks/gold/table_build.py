@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
 from deltaworks.gold.input_views import (
     BUILT_FROM,
@@ -421,11 +421,8 @@ def build_table(
             )
         version, rows = _write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
-        if (grain_error := grain_outside_date_error(table, job.sql_path, error)) is not None:
-            raise grain_error from error
-        if as_deltaworks_error(error).condition == "DELTA_CONFLICT":
-            # Spark's writer noticed the other build's commit.
-            raise overtaken_error(job.key) from error
+        if (specific := _known_error(job, error)) is not None:
+            raise specific from error
         raise
     finally:
         if run_checks:
@@ -441,6 +438,13 @@ def build_table(
         version=version,
         seconds=time.monotonic() - started,
     )
+
+
+def _known_error(job: TableJob, error: Exception) -> DeltaworksError | None:
+    """Returns the error for rows outside their date, or for a commit of another build that Spark's writer noticed."""
+    if as_deltaworks_error(error).condition == "DELTA_CONFLICT":
+        return overtaken_error(job.key)
+    return grain_outside_date_error(job.plan.table, job.sql_path, error)
 
 
 def _answer(spark: SparkSession, job: TableJob, views: InputViews) -> DataFrame:

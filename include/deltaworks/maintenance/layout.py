@@ -115,7 +115,7 @@ def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, 
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)} that OPTIMIZE maintains.",
-            hint=nearest_names_hint(unknown, tables, known="OPTIMIZE maintains"),
+            hint=nearest_names_hint(unknown, tables, prefix="OPTIMIZE maintains"),
         )
     return {name: table for name, table in tables.items() if not names or name in names}
 

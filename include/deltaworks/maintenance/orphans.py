@@ -113,7 +113,7 @@ def remove_orphans(
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
-            hint=nearest_names_hint(unknown, removable, known="Its bronze, keyed and latest tables are"),
+            hint=nearest_names_hint(unknown, removable, prefix="Its bronze, keyed and latest tables are"),
         )
     names = [name for name in removable if not tables or name in tables]
     run = partial(_remove_all, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, limit=limit)

@@ -507,6 +507,6 @@ def _select_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)}.",
-            hint=nearest_names_hint(unknown, names, known="Its tables are"),
+            hint=nearest_names_hint(unknown, names, prefix="Its tables are"),
         )
     return [name for name in names if not tables or name in tables]

@@ -98,7 +98,7 @@ def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedT
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"There is no bronze table {table!r}.",
-            hint=f"Name it as <pipeline>.<table>. {nearest_names_hint([name], by_name, known=f'{pipeline} has')}",
+            hint=f"Name it as <pipeline>.<table>. {nearest_names_hint([name], by_name, prefix=f'{pipeline} has')}",
         )
     notification_tables = [
         other for other in spec.tables if other.announces is not None and other.announces.table == name

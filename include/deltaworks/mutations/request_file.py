@@ -440,14 +440,14 @@ def _timeline(requests: Iterable[dict[str, Any]]) -> list[_Entry]:
             add(row, row["target"], row["op"] == DELETE, _ARRIVAL, origin=row["id"])
     for entries in places.values():
         entries.sort(key=lambda entry: (entry.time, -entry.kind))
-        left: datetime | None = None
+        departure: datetime | None = None
         for entry in entries:
-            entry.since = left
-            left = entry.time if entry.kind == _DEPARTURE else left
-        left = None
+            entry.since = departure
+            departure = entry.time if entry.kind == _DEPARTURE else departure
+        departure = None
         for entry in reversed(entries):
-            left = entry.time if entry.kind == _DEPARTURE else left
-            entry.until = left
+            departure = entry.time if entry.kind == _DEPARTURE else departure
+            entry.until = departure
     return [entry for entries in places.values() for entry in entries]
 
 

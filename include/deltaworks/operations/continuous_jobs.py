@@ -316,7 +316,7 @@ def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> Non
     raise ConfigError(
         "RELAY_UNKNOWN" if kind == "relay" else "PIPELINE_UNKNOWN",
         f"There is no stream, relay or other process called {name!r}.",
-        hint=nearest_names_hint([name], names, known="Known:"),
+        hint=nearest_names_hint([name], names, prefix="Known:"),
     )
 
 

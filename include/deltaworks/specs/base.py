@@ -131,17 +131,17 @@ def shorten_names(names: Sequence[str]) -> str:
     return (", ".join(names[:_MAX_NAMES]) or "none") + more
 
 
-def nearest_names_hint(unknown: Iterable[str], candidates: Iterable[str], *, known: str) -> str:
+def nearest_names_hint(unknown: Iterable[str], candidates: Iterable[str], *, prefix: str) -> str:
     """Returns a next step for unknown names: the nearest known ones, or the first known ones if none is near.
 
     Args:
-        known: how the sentence with known names starts, such as `Its tables are`.
+        prefix: how the sentence with known names starts, such as `Its tables are`.
     """
     names = list(candidates)
     nearest = dict.fromkeys(near for name in unknown for near in difflib.get_close_matches(name, names, n=3))
     if nearest:
         return f"Did you mean {' or '.join(map(repr, nearest))}?"
-    return f"{known} {shorten_names(names)}."
+    return f"{prefix} {shorten_names(names)}."
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:

@@ -148,5 +148,5 @@ def find_by_name(name: str, declared: Mapping[str, T], kind: str) -> T:
     """
     if name in declared:
         return declared[name]
-    hint = nearest_names_hint([name], declared, known="Known:")
+    hint = nearest_names_hint([name], declared, prefix="Known:")
     raise ConfigError(f"{kind.upper()}_UNKNOWN", f"There is no {kind} called {name!r}.", hint=hint)

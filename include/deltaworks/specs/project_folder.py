@@ -56,9 +56,9 @@ def load_settings(path: Path) -> None:
 
 def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
     """Returns name, time and size of every declaration of a project. It is equal as long as none has changed."""
-    found = set()
+    files = set()
     for path in (root / "include").glob("*/**/*.yaml"):
         with contextlib.suppress(FileNotFoundError):
             stat = path.stat()
-            found.add((str(path), stat.st_mtime_ns, stat.st_size))
-    return frozenset(found)
+            files.add((str(path), stat.st_mtime_ns, stat.st_size))
+    return frozenset(files)

@@ -1,4 +1,4 @@
-"""Validates cron expressions as Airflow reads them, suggests one for common phrases, and says when a table is built."""
+"""Validates cron expressions as Airflow reads them, suggests one for common phrases, and returns next runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import datetime as dt
 import functools
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import AfterValidator
-
-from deltaworks.specs.dag_ids import dag_id
-
-if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
 
 #: `off` disables all schedules: gold, maintenance, mutations and cleaning run only manually, and gold by backfills.
 SCHEDULES_VARIABLE: Final = "DELTAWORKS_SCHEDULES"
@@ -120,30 +115,3 @@ def next_run(expression: str, after: dt.datetime) -> dt.datetime:
         dt.datetime
     )
     return following
-
-
-def how_a_table_is_created(spec: PipelineSpec, name: str, *, now: dt.datetime) -> str:
-    """Returns what creates a declared table that does not exist yet: the stream, a scheduled run, or a command."""
-    pipeline = spec.pipeline
-    gold = next((table for table in spec.gold.tables if table.name == name), None)
-    if gold is not None:
-        command = f"`deltaworks gold build {pipeline} --tables {name}` builds it now"
-        if gold.refresh_seconds is not None:
-            return f"The stream builds it within {gold.refresh_seconds:g} s of its first rows; {command}."
-        return f"{_scheduled(spec.gold.schedule, dag_id(pipeline, 'gold'), 'builds it', now)}{command}."
-    model = next((model for model in spec.models if name in (model.name, model.warnings)), None)
-    if model is not None:
-        command = f"`deltaworks models train {pipeline} {model.name}` trains it now"
-        return f"{_scheduled(spec.training.schedule, dag_id(pipeline, 'models'), 'trains it', now)}{command}."
-    view = next((view for view in spec.views if view.name == name), None)
-    if view is not None:
-        return f"It is a view of {', '.join(view.reads)}, which must exist first."
-    if any(reference.name == name for reference in spec.references):
-        return f"`deltaworks gold build {pipeline}` reads it from its file."
-    return f"Start the stream, or wait until it has started: `deltaworks status` shows the state of {pipeline}."
-
-
-def _scheduled(schedule: str | None, dag: str, verb: str, now: dt.datetime) -> str:
-    if schedule is None or not schedules_enabled():
-        return ""
-    return f"{dag} {verb} at {next_run(schedule, now):%Y-%m-%d %H:%M} UTC; "

@@ -9,15 +9,7 @@ from croniter import croniter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.schedules import (
-    PRESETS,
-    SCHEDULES_VARIABLE,
-    how_a_table_is_created,
-    next_run,
-    schedule_problem,
-)
-from deltaworks.testing import declare_table, pipeline_spec
+from deltaworks.specs.schedules import PRESETS, next_run, schedule_problem
 
 
 @pytest.mark.parametrize(
@@ -106,26 +98,3 @@ NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
 )
 def test_the_next_run_of_a_schedule(expression: str, following: str) -> None:
     assert f"{next_run(expression, NOW):%Y-%m-%d %H:%M}" == following
-
-
-def shop(schedule: str | None = "*/15 * * * *", **gold: object) -> PipelineSpec:
-    table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"} | gold
-    return pipeline_spec(
-        declare_table("orders", "level int"),
-        gold={"schedule": schedule, "tables": [table]},
-        views=[{"name": "recent", "sql": "SELECT 1", "reads": ["daily"]}],
-    )
-
-
-def test_a_table_that_does_not_exist_yet_names_its_next_build_or_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = "`deltaworks gold build shop --tables daily` builds it now."
-
-    assert how_a_table_is_created(shop(), "daily", now=NOW) == (
-        f"shop__gold builds it at 2026-03-01 12:15 UTC; {command}"
-    )
-    assert how_a_table_is_created(shop(None), "daily", now=NOW) == command
-    assert "The stream builds it within 15 s" in how_a_table_is_created(shop(refresh_seconds=15), "daily", now=NOW)
-    assert "view of daily" in how_a_table_is_created(shop(), "recent", now=NOW)
-    assert "Start the stream" in how_a_table_is_created(shop(), "orders", now=NOW)
-    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
-    assert how_a_table_is_created(shop(), "daily", now=NOW) == command

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.background import map_concurrently
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, StopRequest, group_stop_flag, read_heartbeat
-from deltaworks.control.health.limits import HealthLimits, InputRate, format_duration, read_input_rate
+from deltaworks.control.health.limits import Finding, HealthLimits, InputRate, format_duration, read_input_rate
 from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.health.verdicts import (
     SubjectKind,
@@ -273,14 +273,8 @@ def _with_waiting_cause(
     use = slot_use(catalog, item.subject, heartbeats)
     if not use.is_full:
         return item
-    verdict = dataclasses.replace(
-        item.verdict,
-        state="unhealthy",
-        cause="WAITS_FOR_SLOT",
-        detail=use.describe(item.subject.dag_id),
-        next_step=use.next_step,
-    )
-    return dataclasses.replace(item, verdict=verdict)
+    finding = Finding("unhealthy", "WAITS_FOR_SLOT", use.describe(item.subject.dag_id), use.next_step)
+    return dataclasses.replace(item, verdict=dataclasses.replace(item.verdict, **dataclasses.asdict(finding)))
 
 
 def invalid_spec_reports(

@@ -91,7 +91,7 @@ class EventTotals:
 class Throughput:
     """Totals by start of their interval, and the `replayed` events to subtract from them. Immutable.
 
-    No more than `open_rows` events are still in quarantine, if that is known: a reprocess, an expiry and a start-over
+    At most `open_rows` events are still in quarantine, if that is known: a reprocess, an expiry and a start-over
     remove them, too.
     """
 

@@ -97,18 +97,18 @@ def close_landed_rows(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, rea
     quarantine = Quarantine(lake, spec.pipeline)
     tables_of = quarantine.last_landed_tables()
     keys = quarantine.keys(QuarantineFilter()).select(list(ROW_KEY_COLUMNS))
-    found: dict[RowKey, set[str]] = defaultdict(set)
+    tables_by_row: dict[RowKey, set[str]] = defaultdict(set)
     seqs = pc.unique(keys.column("_seq"))
     for table in spec.event_tables if keys.num_rows else ():
         rows = lake.rows(
             paths.table(spec.pipeline, table.name), columns=ROW_KEY_COLUMNS, filters=ds.field("_seq").isin(seqs)
         )
         for place in () if rows is None else row_keys(rows):
-            found[place].add(table.name)
+            tables_by_row[place].add(table.name)
     closed = {
-        place: sorted(found[place])
-        for place in sorted({*row_keys(keys)} & found.keys())
-        if set(tables_of.get(place, ())) <= found[place]
+        place: sorted(tables_by_row[place])
+        for place in sorted({*row_keys(keys)} & tables_by_row.keys())
+        if set(tables_of.get(place, ())) <= tables_by_row[place]
     }
     commits = ReplayCommits(spec, lake, home)
     while closed:

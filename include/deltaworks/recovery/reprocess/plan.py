@@ -172,7 +172,7 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
-            hint=nearest_names_hint(unknown, bronze, known="Its bronze tables are"),
+            hint=nearest_names_hint(unknown, bronze, prefix="Its bronze tables are"),
         )
 
 

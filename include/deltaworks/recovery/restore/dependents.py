@@ -29,7 +29,7 @@ def reject_mutable(spec: PipelineSpec, table: str) -> None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
-            hint=f"{nearest_names_hint([table], bronze, known='It has')} Keyed, gold and live tables follow.",
+            hint=f"{nearest_names_hint([table], bronze, prefix='It has')} Keyed, gold and live tables follow.",
         )
     if table != QUARANTINE_TABLE and table in tables_affected_by_mutations(spec):
         raise ContractError(
