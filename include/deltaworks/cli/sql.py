@@ -11,9 +11,10 @@ import typer
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
+from deltaworks.control.clock import utc_now
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.tables.query import AS_OF_CLAUSE, connect
+from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -90,10 +91,7 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
                 return ConfigError(
                     "SQL_REFUSED",
                     f"Table {name}.{table} is declared but does not exist yet.",
-                    hint=(
-                        "Start the stream, or wait until it has started; `deltaworks status` shows the state of "
-                        f"{name}."
-                    ),
+                    hint=how_a_table_is_created(spec, table, now=utc_now()),
                 )
     text, _, location = str(error).partition("\n\n")
     line = f" ({location.partition(':')[0].lower()})" if location.startswith("LINE ") else ""

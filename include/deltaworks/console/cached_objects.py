@@ -175,7 +175,7 @@ class CachedReader:
         """Returns the object, possibly from the cache.
 
         Raises:
-            TransientError: STORAGE_UNREACHABLE, it has never been read.
+            TransientError: it has never been read: STORAGE_UNREACHABLE after a failed read, otherwise NOT_READ_YET.
         """
         value = self._value(key)
         return value if value is None else StoredObject(value.data, value.etag)
@@ -225,10 +225,12 @@ class CachedReader:
                 wait([pending_read], timeout=self._cache.seconds_to_wait(entry, self._deadline))
         if not self._cache.is_current(key, entry):
             self._read_problem.record(entry)
+        if entry.read_at is None and not entry.error:
+            raise TransientError("NOT_READ_YET", f"The storage has not answered yet: {key} is still being read.")
         if entry.read_at is None:
             raise TransientError(
                 "STORAGE_UNREACHABLE",
-                f"Could not read {key}: {entry.error or 'the storage has not answered yet'}.",
+                f"Could not read {key}: {entry.error}.",
                 hint="Check the storage's endpoint, keys and permissions in include/environments.",
             )
         return entry.value

@@ -24,6 +24,7 @@ from deltaworks.control.locks.exclusive import run_unless_files_held
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.maintenance.vacuum import exclusive_maintenance
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.protected_files import (
@@ -112,7 +113,7 @@ def remove_orphans(
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its bronze, keyed and latest tables are {', '.join(removable)}.",
+            hint=nearest_names_hint(unknown, removable, prefix="Its bronze, keyed and latest tables are"),
         )
     names = [name for name in removable if not tables or name in tables]
     run = partial(_remove_all, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, limit=limit)

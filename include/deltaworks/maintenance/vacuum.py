@@ -48,6 +48,7 @@ from deltaworks.maintenance.vacuum_holds import (
     effective_retention,
     holds_on,
 )
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.file_workers import MIN_ITEMS_FOR_EXECUTORS, ExecutorWorkers
@@ -506,6 +507,6 @@ def _select_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its tables are {', '.join(names)}.",
+            hint=nearest_names_hint(unknown, names, prefix="Its tables are"),
         )
     return [name for name in names if not tables or name in tables]

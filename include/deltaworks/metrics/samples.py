@@ -96,7 +96,9 @@ def _subjects(
     previous: Mapping[str, Verdict],
     now: datetime,
 ) -> Iterator[Sample]:
-    items = health_report.check_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    items = health_report.with_waiting_causes(
+        catalog, health_report.check_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    )
     items += health_report.invalid_spec_reports(catalog, objects, previous=previous, now=now)
     items += collector_reports(collectors, previous=previous, now=now)
     for item in items:

@@ -116,7 +116,14 @@ def recover_table(context: OperationContext, options: TableOptions) -> Report:
     from deltaworks.recovery.repair.lost_files import repair_table
 
     pipeline, name = context.subject, options.table
-    result = repair_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
+    try:
+        result = repair_table(
+            context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing
+        )
+    except ConfigError as error:
+        if not options.dry_run or error.condition != "TABLE_NOT_DROPPED":
+            raise
+        return _report(context, options, [error.message], None, is_damaged=False, subject=f"{pipeline}.{name}")
     origin = "the files of their batches" if result.repair == "prepared" else "their source objects"
     last = max(result.last_batches.values(), default=None)
     parts: list[str | Listing] = [

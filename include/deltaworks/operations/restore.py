@@ -105,7 +105,10 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
             point=point, repair=options.repair, max_rows=options.max_rows, reason=options.reason or ""
         )
     if not options.dry_run:
+        from deltaworks.recovery.quarantine.summary import recount_quarantine
+
         result = restore.run(request, allow_missing=options.allow_missing)
+        recount_quarantine(context.catalog.environment.lake, context.subject)
     elif request is None:
         raise _point_missing()
     else:

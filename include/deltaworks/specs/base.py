@@ -114,11 +114,34 @@ def _error_context(problem: Problem) -> dict[str, Any]:
     return {"problem": problem[1], "depth": len(problem[0]), "related": related}
 
 
+#: Maximum number of known names that an error lists.
+_MAX_NAMES = 8
+
+
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Returns the end of an error message for an unknown name: the closest known name, or all known names."""
+    """Returns the end of an error message for an unknown name: the closest known name, or some known names."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {', '.join(names) or 'none'}"
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {shorten_names(names)}"
+
+
+def shorten_names(names: Sequence[str]) -> str:
+    """Lists the first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(names[:_MAX_NAMES]) or "none") + more
+
+
+def nearest_names_hint(unknown: Iterable[str], candidates: Iterable[str], *, prefix: str) -> str:
+    """Returns a next step for unknown names: the nearest known ones, or the first known ones if none is near.
+
+    Args:
+        prefix: how the sentence with known names starts, such as `Its tables are`.
+    """
+    names = list(candidates)
+    nearest = dict.fromkeys(near for name in unknown for near in difflib.get_close_matches(name, names, n=3))
+    if nearest:
+        return f"Did you mean {' or '.join(map(repr, nearest))}?"
+    return f"{prefix} {shorten_names(names)}."
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:

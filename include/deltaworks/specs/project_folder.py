@@ -7,6 +7,7 @@ need no exported variables. Other environments can use one too: DELTAWORKS_HOME 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -51,3 +52,13 @@ def load_settings(path: Path) -> None:
     for key, value in read_settings(path).items():
         if key != "PATH" and not key.startswith("PYTHON"):
             os.environ[key] = value
+
+
+def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns name, time and size of every declaration of a project. It is equal as long as none has changed."""
+    files = set()
+    for path in (root / "include").glob("*/**/*.yaml"):
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.stat()
+            files.add((str(path), stat.st_mtime_ns, stat.st_size))
+    return frozenset(files)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.gold import view_order
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.schedules import next_run, schedules_enabled
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, duckdb_source
 
@@ -97,6 +100,33 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
     declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
     keys = {name: paths.table(spec.pipeline, name) for name in declared}
     return keys | {name: paths.pipeline_control(spec.pipeline, name) for name in LEDGER_TABLES}
+
+
+def how_a_table_is_created(spec: PipelineSpec, name: str, *, now: datetime) -> str:
+    """Returns what creates a declared table that does not exist yet: the stream, a scheduled run, or a command."""
+    pipeline = spec.pipeline
+    gold = next((table for table in spec.gold.tables if table.name == name), None)
+    if gold is not None:
+        command = f"`deltaworks gold build {pipeline} --tables {name}` builds it now"
+        if gold.refresh_seconds is not None:
+            return f"The stream builds it within {gold.refresh_seconds:g} s of its first rows; {command}."
+        return f"{_scheduled(spec.gold.schedule, dag_id(pipeline, 'gold'), 'builds it', now)}{command}."
+    model = next((model for model in spec.models if name in (model.name, model.warnings)), None)
+    if model is not None:
+        command = f"`deltaworks models train {pipeline} {model.name}` trains it now"
+        return f"{_scheduled(spec.training.schedule, dag_id(pipeline, 'models'), 'trains it', now)}{command}."
+    view = next((view for view in spec.views if view.name == name), None)
+    if view is not None:
+        return f"It is a view of {', '.join(view.reads)}, which must exist first."
+    if any(reference.name == name for reference in spec.references):
+        return f"`deltaworks gold build {pipeline}` reads it from its file."
+    return f"Start the stream, or wait until it has started: `deltaworks status` shows the state of {pipeline}."
+
+
+def _scheduled(schedule: str | None, dag: str, verb: str, now: datetime) -> str:
+    if schedule is None or not schedules_enabled():
+        return ""
+    return f"{dag} {verb} at {next_run(schedule, now):%Y-%m-%d %H:%M} UTC; "
 
 
 def named_views(spec: PipelineSpec) -> Mapping[str, TableSpec]:

@@ -41,6 +41,8 @@ from deltaworks.specs.times import TimeFormat, parse_pattern
 
 MAX_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
+#: A field without column is called rare if at most this share of events has it.
+_MAX_RARE_SHARE = 0.05
 _MAX_ENVELOPE_COLUMNS, _MIN_ENVELOPE_SHARE = 12, 0.9
 _DAY_US = 86_400_000_000
 #: Beyond this number of days in the sample, tables are not partitioned by date, as partitions would have few rows.
@@ -321,7 +323,10 @@ def propose_columns(
     chosen = sorted(range(len(leaves)), key=lambda index: (-leaves[index][2], len(leaves[index][0]), index))[
         :max_columns
     ]
-    omitted |= {leaves[index][0]: "rare" for index in range(len(leaves)) if index not in set(chosen)}
+    beyond = f"beyond the {max_columns} columns proposed for a table"
+    for index in set(range(len(leaves))) - {*chosen}:
+        path, _, count = leaves[index]
+        omitted[path] = "rare" if count <= _MAX_RARE_SHARE * events.values else beyond
     selected = [leaves[index] for index in sorted(chosen)]
     names = column_names([path for path, _, _ in selected])
     columns = (

@@ -6,6 +6,7 @@ ones and added columns. Writes nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -78,6 +79,10 @@ class PipelineRestorePlanner:
             run=current_run(),
             at=iso_now(),
         )
+
+    def completed_at(self, batch: int) -> dt.datetime | None:
+        """Returns when a batch was complete; None if the ledger does not say."""
+        return BatchHistory(self._lake, self._home.objects, self._spec).detail(batch).summary.completed_at
 
     def _last_remaining_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
         """Returns the last batch to keep; the next generation starts after it."""
