@@ -93,7 +93,7 @@ def register(
         return
     statements, missing = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if missing:
-        print_line(f"Not created yet; run this again later for: {', '.join(missing)}.", error=True)
+        print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
     if statements:
         print_document("\n".join(f"{statement};" for statement in statements))
 

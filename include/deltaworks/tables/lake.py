@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -60,11 +61,29 @@ class Lake:
         return self._objects
 
     def open(self, key: str) -> DeltaTable | None:
-        """Opens the table at `key`; None if it does not exist."""
+        """Opens the table at `key`; None if it does not exist.
+
+        Raises:
+            ContractError: TABLE_FEATURE_UNSUPPORTED.
+        """
         try:
-            return open_table(self.storage.uri(key), storage_options=self._options)
+            with self._unsupported_by_name(key):
+                return open_table(self.storage.uri(key), storage_options=self._options)
         except TableNotFoundError:
             return None
+
+    @contextmanager
+    def _unsupported_by_name(self, key: str) -> Iterator[None]:
+        """Raises by name if delta-rs fails to open a table because of its features."""
+        try:
+            yield
+        except TableNotFoundError:
+            raise
+        except DeltaError:
+            from deltaworks.tables.log import check_log, list_log
+
+            check_log(self, key, list_log(self.objects, key))
+            raise
 
     def ensure(
         self,
@@ -76,14 +95,15 @@ class Lake:
         properties: Mapping[str, str] | None = None,
     ) -> DeltaTable:
         """Opens the table at `key`; creates it if it does not exist."""
-        return ensure_table(
-            self.storage.uri(key),
-            schema,
-            storage_options=self._options,
-            partition_by=partition_by,
-            user_metadata=user_metadata,
-            properties=properties,
-        )
+        with self._unsupported_by_name(key):
+            return ensure_table(
+                self.storage.uri(key),
+                schema,
+                storage_options=self._options,
+                partition_by=partition_by,
+                user_metadata=user_metadata,
+                properties=properties,
+            )
 
     def append(
         self,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deltalake import DeltaTable
+
 from deltaworks.control import paths
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
@@ -41,10 +43,10 @@ class Recovery:
         lake = Lake(catalog.environment.lake)
         opened = lake.open(paths.table(PIPELINE, TABLE))
         assert opened is not None
-        self.landed = self.at_version = table_content(opened).rows
+        self.landed = self.at_version = _rows_of(opened)
         while opened.version() > 0 and self.at_version == self.landed:
             opened.load_as_version(opened.version() - 1)
-            self.at_version = table_content(opened).rows
+            self.at_version = _rows_of(opened)
         form = {"action": "restore", "table": TABLE, "to_version": opened.version(), "repair": "none"}
         jobs.run([Job(RESTORE, form | {"reason": "the demo", "dry_run": False}, approve=True)])
         self.restored = _rows(lake, TABLE)
@@ -65,4 +67,10 @@ class Recovery:
 def _rows(lake: Lake, table: str) -> int:
     opened = lake.open(paths.table(PIPELINE, table))
     assert opened is not None
-    return table_content(opened).rows
+    return _rows_of(opened)
+
+
+def _rows_of(opened: DeltaTable) -> int:
+    rows = table_content(opened).rows
+    assert rows is not None
+    return rows

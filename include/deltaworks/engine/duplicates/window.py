@@ -22,6 +22,7 @@ from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
+from deltaworks.tables.file_workers import count_rows
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -46,17 +47,20 @@ def duplicate_windows(
             continue
         refresh(handle)
         since = (now - dt.timedelta(days=table.duplicates.flag_within_days)).date()
-        files = _files_since(handle, since)
+        files = _files_since(lake, paths.table(spec.pipeline, table.name), handle, since)
         window_files = _newest_within_limit(files, table.duplicates.max_ids)
         root = arrow_path(lake.storage, paths.table(spec.pipeline, table.name))
         windows[table.name] = DuplicateWindow(root, window_files, len(files) - len(window_files))
     return windows
 
 
-def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
+def _files_since(lake: Lake, key: str, handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     """Returns the files with rows that arrived on or after the day `since`, oldest first.
 
     The window counts complete days, so that all files of a day leave it together.
+
+    Raises:
+        ContractError: ROWS_UNKNOWN.
     """
     actions = pa.table(handle.get_add_actions(flatten=True))
     if not actions.num_rows:
@@ -66,7 +70,11 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     rows = actions.column("num_records").to_pylist()
     recent = [
         # Without statistics the file is assumed to be new.
-        WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
+        WindowFile(
+            path,
+            (at.date() if at is not None else dt.date.max).isoformat(),
+            count_rows(lake, key, [{"path": path}]) if count is None else count,
+        )
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
     return sorted((file for file in recent if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))
