@@ -13,7 +13,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from deltaworks.errors import ContractError
+from deltaworks.errors import ContractError, DeltaworksError
 
 _DELETION_VECTORS = "deletionVectors"
 #: Writer features that are safe for commits that add or remove complete files through delta-rs: they concern other
@@ -30,6 +30,8 @@ SUPPORTED_FEATURES = frozenset(
         "columnMapping",  # properties are checked
     }
 )
+#: Reader features that deltalake's scan supports, and its dataset does not.
+_SCANNED_FEATURES = frozenset({_DELETION_VECTORS, "v2Checkpoint"})
 #: Writer features that are safe for our own commits, which move complete files of the table in or out.
 FILE_COMMIT_FEATURES = SUPPORTED_FEATURES | {
     "allowColumnDefaults",  # no rows are written
@@ -66,6 +68,7 @@ _OTHER_LAYOUTS = frozenset(
     }
 )
 _FEATURES_READER_VERSION = 3
+_UNSUPPORTED = "TABLE_FEATURE_UNSUPPORTED"
 #: From this writer version on, a table's protocol lists its features.
 _FEATURES_WRITER_VERSION = 7
 #: Includes identity columns, which delta-rs rejects.
@@ -135,6 +138,11 @@ def has_deletion_vectors(table: DeltaTable) -> bool:
     return _DELETION_VECTORS in (table.protocol().reader_features or ())
 
 
+def needs_scan(table: DeltaTable) -> bool:
+    """Returns whether the open table is read by deltalake's scan, because its dataset rejects one of its features."""
+    return bool(_SCANNED_FEATURES & set(table.protocol().reader_features or ()))
+
+
 def _column_reasons(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for field in schema.get("fields", ()):
         name = f"{path}{field['name']}"
@@ -165,4 +173,9 @@ def check_log_features(key: str, protocol: Mapping[str, Any]) -> None:
 
 def unsupported_features_error(table: str, features: str) -> ContractError:
     """Builds the error for a table whose features do not let it be read here."""
-    return ContractError("TABLE_FEATURE_UNSUPPORTED", f"{table} cannot be read, because it has {features}.")
+    return ContractError(_UNSUPPORTED, f"{table} cannot be read, because it has {features}.")
+
+
+def is_unsupported_table(error: DeltaworksError) -> bool:
+    """Returns whether an error is that of a table with unsupported features. Work on other tables can continue."""
+    return error.condition == _UNSUPPORTED

@@ -19,7 +19,7 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
-from deltaworks.tables.features import has_deletion_vectors
+from deltaworks.tables.features import needs_scan
 from deltaworks.tables.files import split_by_partition, write_file
 
 _DELETE_THREADS = 16
@@ -136,7 +136,7 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
     requests to S3.
 
     Raises:
-        DeltaProtocolError: the table has deletion vectors.
+        DeltaProtocolError: the table has deletion vectors, or another feature that a dataset does not support.
     """
     address = urlparse(table.table_uri)
     root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
@@ -160,14 +160,14 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
 def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
     """Reads the rows of the open table that match `filters`, a pyarrow expression."""
     names = list(columns) if columns else None
-    if not has_deletion_vectors(table):
+    if not needs_scan(table):
         return dataset_of(lake, table).to_table(columns=names, filter=filters)
     return ds.Scanner.from_batches(_scan_batches(table), columns=names, filter=filters).to_table()
 
 
 def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yields all rows of the open table, one batch at a time."""
-    if has_deletion_vectors(table):
+    if needs_scan(table):
         scanner = ds.Scanner.from_batches(_scan_batches(table), columns=list(columns))
     else:
         scanner = dataset_of(lake, table).scanner(columns=list(columns))
@@ -178,11 +178,11 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """Returns the open table as an object that DuckDB can register and scan repeatedly."""
-    return _DeletionVectorStream(table) if has_deletion_vectors(table) else dataset_of(lake, table)
+    return _ScanStream(table) if needs_scan(table) else dataset_of(lake, table)
 
 
-class _DeletionVectorStream:
-    """A table with deletion vectors as an Arrow stream. Each scan reads the table again."""
+class _ScanStream:
+    """A table that its dataset rejects, as an Arrow stream. Each scan reads the table again."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._table = table

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deltaworks.control.objects import open_objects
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import state_at
 from deltaworks.testing import local_lake
 
 KEY = "tables/shop/orders"
@@ -296,3 +298,31 @@ def _with_maps(action: dict[str, Any]) -> dict[str, Any]:
     if "format" in action:
         changed["format"] = {**action["format"], "options": []}
     return {**action, **changed}
+
+
+def convert_to_version_2(lake: Lake, key: str) -> None:
+    """Gives an existing table a checkpoint of version 2 with a unique name, and removes the commits before it."""
+    state = state_at(lake, open_objects(lake.storage), key)
+    features = ["v2Checkpoint"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    log = Path(lake.storage.prefix) / key / "_delta_log"
+    actions: list[dict[str, Any]] = [{"checkpointMetadata": {"version": state.version}}, {"protocol": protocol}]
+    actions += [{"metaData": state.metadata}, *({"add": added} for added in state.files.values())]
+    actions += [{"txn": {"appId": name, "version": number}} for name, number in state.transactions.items()]
+    for old in log.iterdir():
+        old.unlink()
+    name = f"{state.version:020d}.checkpoint.{uuid.uuid4()}.json"
+    (log / name).write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def convert_to_adaptive_metadata(lake: Lake, key: str) -> None:
+    """Gives an existing table the layout of `adaptiveMetadata`: a commit embeds its state, and no others exist."""
+    state = state_at(lake, open_objects(lake.storage), key)
+    features = ["adaptiveMetadata"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    log = Path(lake.storage.prefix) / key / "_delta_log"
+    for old in log.iterdir():
+        old.unlink()
+    embedded = {"protocol": protocol, "metaData": state.metadata, "contentRoot": {"path": "metadata/root.parquet"}}
+    commit = [{"commitInfo": {"timestamp": None, "dataChange": True}}, {"checkpoint": embedded}]
+    (log / f"{state.version:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in commit))
