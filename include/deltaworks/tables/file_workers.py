@@ -131,13 +131,24 @@ def table_rows(lake: Lake, key: str, table: DeltaTable) -> int:
     Raises:
         ContractError: ROWS_UNKNOWN.
     """
-    snapshot = pa.table(table.get_add_actions(flatten=True))
-    if not snapshot.num_rows:
-        return 0
-    paths, counts = (snapshot.column(name).to_pylist() for name in ("path", "num_records"))
+    added = pa.table(table.get_add_actions(flatten=True))
+    counts = rows_by_file(lake, key, added)
+    if None in counts:
+        paths = added.column("path").to_pylist()
+        raise rows_unknown_error(key, [path for path, rows in zip(paths, counts, strict=True) if rows is None])
+    return sum(rows or 0 for rows in counts)
+
+
+def rows_by_file(lake: Lake, key: str, added: pa.Table) -> list[int | None]:
+    """Returns the number of rows of each file in the result of `get_add_actions` for the table at `key`: by its
+    statistics, or else by the file. None if the file cannot be read.
+    """
+    if not added.num_rows:
+        return []
+    paths, counts = (added.column(name).to_pylist() for name in ("path", "num_records"))
     unknown = [{"path": path} for path, count in zip(paths, counts, strict=True) if count is None]
-    known = sum(int(count) for count in counts if count is not None)
-    return known + (count_rows(lake, key, unknown) if unknown else 0)
+    counted = iter(map(row_count, with_row_counts(lake, key, unknown)))
+    return [next(counted) if count is None else int(count) for count in counts]
 
 
 def rows_unknown_error(table: str, paths: Sequence[str]) -> ContractError:

@@ -117,6 +117,8 @@ class LogModel:
     features: tuple[str, ...] = ()
     snapshots: list[Snapshot] = field(default_factory=list)
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Files whose removal has no time.
+    undated: set[str] = field(default_factory=set)
     #: Newest version that can be read from a checkpoint, and the oldest commit that exists.
     oldest_commit: int = 0
 
@@ -199,8 +201,10 @@ class LogModel:
         self.commit({"add": action}, snapshot=replace(self.now, rows={**self.now.rows, name: rows}), info=info)
         return name
 
-    def remove(self, name: str, *, info: dict[str, Any] | None = None) -> None:
-        """Commits the removal of a file."""
+    def remove(self, name: str, *, info: dict[str, Any] | None = None, is_dated: bool = True) -> None:
+        """Commits the removal of a file; with `is_dated` False, without its time."""
+        if not is_dated:
+            self.undated.add(name)
         remaining = {path: rows for path, rows in self.now.rows.items() if path != name}
         snapshot = replace(self.now, rows=remaining, removed=self.now.removed | {name})
         self.commit({"remove": self._remove(name)}, snapshot=snapshot, info=info)
@@ -263,13 +267,8 @@ class LogModel:
 
     def _remove(self, name: str) -> dict[str, Any]:
         size = self.actions[name]["size"]
-        return {
-            "path": name,
-            "deletionTimestamp": 1_700_000_000_000,
-            "dataChange": True,
-            "partitionValues": {},
-            "size": size,
-        }
+        action = {"path": name, "dataChange": True, "partitionValues": {}, "size": size}
+        return action if name in self.undated else {**action, "deletionTimestamp": 1_700_000_000_000}
 
     def _checkpointed(self, name: str, stats: Stats) -> dict[str, Any]:
         action = {**self.actions[name], "dataChange": False}
@@ -326,3 +325,21 @@ def convert_to_adaptive_metadata(lake: Lake, key: str) -> None:
     embedded = {"protocol": protocol, "metaData": state.metadata, "contentRoot": {"path": "metadata/root.parquet"}}
     commit = [{"commitInfo": {"timestamp": None, "dataChange": True}}, {"checkpoint": embedded}]
     (log / f"{state.version:020d}.json").write_text("".join(json.dumps(action) + "\n" for action in commit))
+
+
+def drop_statistics(lake: Lake, key: str) -> None:
+    """Removes the statistics of all files of an existing table, as writers without them leave it."""
+    for path in (Path(lake.storage.prefix) / key / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            action.get("add", {}).pop("stats", None)
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def keep_statistics_as_struct(lake: Lake, key: str) -> None:
+    """Gives an existing table a checkpoint whose statistics are only in a struct."""
+    table = lake.open(key)
+    assert table is not None
+    form = {"delta.checkpoint.writeStatsAsJson": "false", "delta.checkpoint.writeStatsAsStruct": "true"}
+    table.alter.set_table_properties(form)
+    table.create_checkpoint()

@@ -207,7 +207,7 @@ def test_opening_a_table_whose_state_is_elsewhere_names_the_feature(tmp_path: Pa
 
 STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 4), st.sampled_from(["text", "none"])),
-    st.tuples(st.just("remove"), st.integers(0, 20), st.none()),
+    st.tuples(st.just("remove"), st.integers(0, 20), st.booleans()),
     st.tuples(st.just("txn"), st.integers(1, 9), st.none()),
     st.tuples(st.just("checkpoint"), st.sampled_from(FORMS), st.sampled_from(["text", "struct"])),
     st.tuples(st.just("torn"), st.integers(2, 4), st.integers(0, 3)),
@@ -222,7 +222,7 @@ def apply(model: LogModel, steps: list[tuple[Any, Any, Any]]) -> None:
         if kind == "add":
             model.add(first, stats=second)
         elif kind == "remove" and model.now.rows:
-            model.remove(sorted(model.now.rows)[first % len(model.now.rows)])
+            model.remove(sorted(model.now.rows)[first % len(model.now.rows)], is_dated=second)
         elif kind == "txn":
             model.set_transaction(first)
         elif kind == "checkpoint" and checkpoint != model.newest:

@@ -6,6 +6,7 @@ Both happen before the batch is prepared, so its content is the same for any own
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
-from deltaworks.tables.file_workers import count_rows
+from deltaworks.tables.file_workers import rows_by_file
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -58,22 +59,17 @@ def _files_since(lake: Lake, key: str, handle: DeltaTable, since: dt.date) -> li
     """Returns the files with rows that arrived on or after the day `since`, oldest first.
 
     The window counts complete days, so that all files of a day leave it together.
-
-    Raises:
-        ContractError: ROWS_UNKNOWN.
     """
     actions = pa.table(handle.get_add_actions(flatten=True))
     if not actions.num_rows:
         return []
     names = set(actions.column_names)
     newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
-    rows = actions.column("num_records").to_pylist()
+    rows = rows_by_file(lake, key, actions)
     recent = [
-        # Without statistics the file is assumed to be new.
+        # Without statistics the file is assumed to be new, and a file whose rows cannot be counted exceeds any limit.
         WindowFile(
-            path,
-            (at.date() if at is not None else dt.date.max).isoformat(),
-            count_rows(lake, key, [{"path": path}]) if count is None else count,
+            path, (at.date() if at is not None else dt.date.max).isoformat(), sys.maxsize if count is None else count
         )
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
