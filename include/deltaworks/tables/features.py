@@ -8,7 +8,7 @@ delta-rs. All others, also those with unknown features, are committed through Sp
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from deltalake import DeltaTable
@@ -153,6 +153,17 @@ def _column_reasons(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
                 yield f"{reason} ({name})"
         if isinstance(field["type"], dict) and field["type"].get("type") == "struct":
             yield from _column_reasons(field["type"], f"{name}.")
+
+
+def newest_protocol(newest_commits: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Returns the protocol of the first of these commits, newest first, that has one; empty if none has."""
+    for actions in newest_commits:
+        for action in actions:
+            # A commit may embed the table's state, including its protocol.
+            for holder in (action, action.get("checkpoint") or {}):
+                if holder.get("protocol"):
+                    return dict(holder["protocol"])
+    return {}
 
 
 def check_log_features(key: str, protocol: Mapping[str, Any]) -> None:

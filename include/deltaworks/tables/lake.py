@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,10 +21,13 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
-from deltaworks.tables.features import needs_scan
+from deltaworks.tables.features import check_log_features, needs_scan, newest_protocol, unsupported_features_error
 from deltaworks.tables.files import split_by_partition, write_file
 
 _DELETE_THREADS = 16
+_COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
+#: Matches errors of delta-rs about features of tables that it does not open.
+_UNSUPPORTED = re.compile(r"[Uu]nsupported|catalog-managed")
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -79,11 +84,17 @@ class Lake:
             yield
         except TableNotFoundError:
             raise
-        except DeltaError:
-            from deltaworks.tables.log import check_log, list_log
-
-            check_log(self, key, list_log(self.objects, key))
+        except DeltaError as error:
+            check_log_features(key, newest_protocol(self._newest_commits(key)))
+            if _UNSUPPORTED.search(str(error)):
+                raise unsupported_features_error(key, f"a feature that delta-rs rejects: {error}") from error
             raise
+
+    def _newest_commits(self, key: str) -> Iterator[list[dict[str, Any]]]:
+        names = [name for name in self.objects.list(f"{key}/_delta_log/") if _COMMIT.search(name)]
+        for name in sorted(names, reverse=True):
+            stored = self.objects.get(name)
+            yield [json.loads(line) for line in stored.data.splitlines() if line.strip()] if stored else []
 
     def ensure(
         self,

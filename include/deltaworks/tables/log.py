@@ -27,7 +27,7 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
-from deltaworks.tables.features import check_log_features
+from deltaworks.tables.features import check_log_features, newest_protocol
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Reading many commits is bound by latency, because they are small objects.
@@ -288,9 +288,9 @@ def classify_log_files(names: Iterable[str]) -> LogFiles:
                 unique[int(version)] = name
             else:
                 complete[int(version)] = (name,)
-    for (number, count), found in parts.items():
-        if set(found) == set(range(1, count + 1)):
-            complete.setdefault(number, tuple(found[part] for part in sorted(found)))
+    for (number, count), by_part in parts.items():
+        if set(by_part) == set(range(1, count + 1)):
+            complete.setdefault(number, tuple(by_part[part] for part in sorted(by_part)))
     for number, name in unique.items():
         complete.setdefault(number, (name,))
     return LogFiles(frozenset(commits), complete)
@@ -368,12 +368,8 @@ def check_log(lake: Lake, key: str, log: LogFiles) -> None:
 
 def _newest_protocol(lake: Lake, newest_commits: Iterable[Sequence[Action]], checkpoint: Iterable[str]) -> Action:
     """Returns the protocol in the newest of these commits, or else in the files of a checkpoint; empty if absent."""
-    for actions in newest_commits:
-        for action in actions:
-            # A commit may embed the table's state, including its protocol.
-            for holder in (action, action.get("checkpoint") or {}):
-                if holder.get("protocol"):
-                    return dict(holder["protocol"])
+    if protocol := newest_protocol(newest_commits):
+        return protocol
     for name in checkpoint:
         for action in read_checkpoint(lake, name, columns=("protocol",)):
             if action.get("protocol"):
