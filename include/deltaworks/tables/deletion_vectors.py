@@ -25,7 +25,7 @@ def deleted_row_counts(
     """Returns the number of deleted rows by file path, at the open version. Files without deleted rows are omitted.
 
     Paths are URL-encoded as in the log and in deltalake's results. Returns None if a commit after the last checkpoint
-    is missing.
+    is missing, or the checkpoint itself.
 
     Args:
         checkpoint: content of `_last_checkpoint`.
@@ -38,8 +38,11 @@ def deleted_row_counts(
     counts: dict[str, int] = {}
     if checkpoint is not None:
         names = [f"{key}/_delta_log/{name}" for name in _checkpoint_files(checkpoint)]
-        for action in checkpoint_actions(lake, key, names, columns=_CHECKPOINT_COLUMNS):
-            _apply_actions(counts, [action])
+        try:
+            for action in checkpoint_actions(lake, key, names, columns=_CHECKPOINT_COLUMNS):
+                _apply_actions(counts, [action])
+        except FileNotFoundError:
+            return None
     checkpoint_version = int(checkpoint["version"]) if checkpoint is not None else -1
     for _, actions in read_commits(lake, key, range(checkpoint_version + 1, newest + 1)):
         if actions is None:

@@ -150,3 +150,13 @@ def test_a_log_with_a_gap_returns_none(lake: Lake) -> None:
     (log(lake) / f"{0:020d}.json").unlink()
 
     assert deleted_row_counts(lake, KEY, table, checkpoint=None) is None
+
+
+def test_the_number_of_marked_rows_is_unknown_while_the_named_checkpoint_is_missing(lake: Lake) -> None:
+    from deltaworks.tables.deletion_vectors import deleted_row_counts
+
+    created(lake)
+    table = lake.open(KEY)
+    assert table is not None
+
+    assert deleted_row_counts(lake, KEY, table, checkpoint={"version": 0}) is None
