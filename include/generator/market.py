@@ -31,6 +31,8 @@ COMPANIES = {
 }
 #: Splits, also in `splits.csv` of pipeline `stocks`.
 SPLITS = {("DWAA", date(2024, 5, 20)): 4, ("DWCC", date(2024, 8, 12)): 3}
+#: The company whose price jumps at the end, with `final_jump`.
+JUMPING = "DWDD"
 STALE_DAYS = 400
 _HEADER = "Date,Open,High,Low,Close,Volume,Adj Close"
 _CENT = Decimal("0.01")
@@ -39,13 +41,18 @@ _GZIP_LEVEL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketSettings:
-    """All settings that determine the emitted bytes. `first` and `last` should span the splits in 2024."""
+    """All settings that determine the emitted bytes. `first` and `last` should span the splits in 2024.
+
+    Args:
+        final_jump: relative rise of the price of `JUMPING` in each of the last two sessions.
+    """
 
     seed: int = 1
     first: date = date(2024, 1, 2)
     last: date = date(2024, 12, 31)
     price_prefix: str = "stocks/"
     filing_prefix: str = "filings/"
+    final_jump: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,8 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     )
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     late: list[Delivery] = []
-    for session in sessions(settings.first, settings.last):
+    all_sessions = list(sessions(settings.first, settings.last))
+    for session in all_sessions:
         for company in companies:
             # Filings of earlier days are known to the market; filings of today are known from the next session on.
             due = [fact for fact in filings if fact.ticker == company.ticker and fact.filed < session.day]
@@ -176,7 +184,8 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
                     late.append(delivery)  # an amended filing lands after the prices it affects
                 else:
                     yield delivery
-            _trade_session(company, session, rng, truth)
+            jumps = company.ticker == JUMPING and session in all_sessions[-2:]
+            _trade_session(company, session, rng, truth, jump=settings.final_jump if jumps else 0.0)
             month = f"{session.day:%Y-%m}"
             lines[company.ticker, month].append(_price_line(session.day, company.price))
     yield from _price_objects(settings, lines, rng, truth)
@@ -231,11 +240,11 @@ def _share_multiple(ticker: str, day: date) -> int:
     return total
 
 
-def _trade_session(company: _Company, session: Session, rng: Random, truth: MarketTruth) -> None:
+def _trade_session(company: _Company, session: Session, rng: Random, truth: MarketTruth, *, jump: float) -> None:
     """Simulates a session: moves the price, applies a split, and records the expected ratios."""
     ratio = SPLITS.get((company.ticker, session.day), 1)
     company.shares *= ratio
-    moved = float(company.price) / ratio * rng.uniform(0.98, 1.0205)
+    moved = float(company.price) / ratio * rng.uniform(0.98, 1.0205) * (1 + jump)
     company.price = max(_CENT, Decimal(str(moved)).quantize(_CENT))
     truth.count_close(company.ticker, company.price, company.shares)
     annual, twelve = company.latest_annual(), company.trailing_twelve_months()

@@ -38,9 +38,13 @@ def main() -> None:
     try:
         app(prog_name="deltaworks")
     except DeltaworksError as error:
-        from deltaworks.cli.output import print_heading
+        from deltaworks.cli.output import print_heading, print_line
 
-        print_heading(error.condition, error.message, style="bold red", error=True)
+        # Listed items are indented, so data in them cannot imitate the lines with the condition and the next step.
+        summary, *items = error.message.split("\n  ")
+        print_heading(error.condition, summary, style="bold red", error=True)
+        for item in items:
+            print_line(f"  {item}", error=True)
         if error.hint:
             print_heading("Next:", error.hint, error=True)
         sys.exit(error.exit_code)

@@ -21,7 +21,9 @@ def demo(
     pipelines: str = typer.Option(
         "", help="Pipelines to run, such as cdn_logs,video_qos; by default games, mobile, engagement, edits."
     ),
-    with_all: bool = typer.Option(False, "--all", help="Run all pipelines."),
+    with_all: bool = typer.Option(
+        False, "--all", help="Run all pipelines, kill the collector meanwhile, and erase a player."
+    ),
     events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
     game_events: int = typer.Option(60_000, help="Approximate number of games events to generate."),
     days: int = typer.Option(9, help="Days of play they span."),
@@ -51,6 +53,7 @@ def demo(
         seed=seed,
         landing_seconds=landing_seconds,
         keep=keep,
+        with_all=with_all,
     )
     report = Demo(settings, progress=say).run()
     print_report(report)

@@ -1,9 +1,16 @@
-"""Posts events to the stack's collector and waits until it has delivered them; reshards a Kinesis stream meanwhile."""
+"""Posts events to the stack's collector and waits until it has delivered them. Meanwhile the collector can be killed,
+or a Kinesis stream resharded.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from dataclasses import dataclass
 from typing import Any
+
+import httpx2
 
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.collector import SourceStatus, read_collector_heartbeats
@@ -11,6 +18,9 @@ from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from generator.delivery import Sink
 from sandbox.demo.collector_sink import CollectorSink
+from sandbox.stack.home import StackHome
+from sandbox.stack.processes import stack_processes
+from sandbox.stack.supervisor import wait_until
 
 #: By pipeline: a source in include/collectors/edge.yaml whose events contain their own time, and its write key.
 SOURCES = {"games": ("games_replay", "games-replay-key"), "mobile": ("mobile_replay", "mobile-replay-key")}
@@ -66,6 +76,51 @@ class CollectorDelivery:
             objects=sum(beat.objects for beat in beats),
             problem=" ".join(beat.problem for beat in beats),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorKill:
+    """The number of killed processes, and of events that the collector has acknowledged and delivered."""
+
+    killed: int
+    acknowledged: int
+    delivered: int
+
+
+class KillingSink:
+    """Passes objects on, and kills the collector once, after half of them. The collector has acknowledged the events of
+    all earlier requests, and delivers those that wait in its spool when it runs again. A client tries again for half a
+    minute; a busy machine may take longer to start the collector, so the sink waits for it.
+
+    Args:
+        deliver: receives the objects.
+        url: the address of the collector.
+        objects: the approximate number of objects.
+    """
+
+    def __init__(self, deliver: Sink, home: StackHome, *, url: str, objects: int) -> None:
+        self._deliver = deliver
+        self._home = home
+        self._url = url
+        self._countdown = max(1, objects // 2)
+        self.killed: int = 0
+
+    def __call__(self, key: str, body: bytes) -> None:
+        """Passes one object on."""
+        self._deliver(key, body)
+        self._countdown -= 1
+        if self._countdown == 0:
+            for process in stack_processes(self._home):
+                if process.kind == "collector":
+                    os.kill(process.pid, signal.SIGKILL)
+                    self.killed += 1
+            wait_until(self._is_ready, seconds=_PATIENCE_SECONDS, poll_seconds=_POLL_SECONDS)
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx2.get(f"{self._url}/ready", timeout=5).is_success
+        except httpx2.TransportError:
+            return False
 
 
 class ReshardingSink:

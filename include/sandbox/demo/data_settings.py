@@ -24,6 +24,7 @@ class DataSettings:
         with_revenue: the purchases of `games` are read by another pipeline.
         viewers: CDN logs and, with `with_player_events`, player events.
         market: company filings and, with `with_share_prices`, share prices.
+        kill_collector: kill the collector once, while it receives the events of `games`.
     """
 
     games: GamesSettings | None
@@ -36,6 +37,7 @@ class DataSettings:
     market: MarketSettings | None = None
     with_share_prices: bool = False
     landing_seconds: float
+    kill_collector: bool = False
 
     @property
     def viewers_settings(self) -> tuple[str, ...]:

@@ -60,12 +60,14 @@ def demo_settings(
     seed: int = 1,
     landing_seconds: float = 20.0,
     keep: bool = False,
+    with_all: bool = False,
 ) -> DemoSettings:
     """Builds the settings of a demo with the command's defaults.
 
     Args:
         until: the generated events end before this date; by default today, in UTC. The same date and seed give the
             same events.
+        with_all: also kill the collector, and erase a player.
     """
     until = until or utc_now().date()
     # One object per hour of play: few enough to land in minutes, and enough that duplicates are in different objects.
@@ -97,10 +99,14 @@ def demo_settings(
         edits=edits if "edits" in pipelines else None,
         viewers=ViewersSettings(start=views_begin, seed=seed) if "cdn_logs" in pipelines else None,
         with_player_events="video_qos" in pipelines,
-        market=MarketSettings(last=until - timedelta(days=1), seed=seed) if "filings" in pipelines else None,
+        market=MarketSettings(last=until - timedelta(days=1), seed=seed, final_jump=0.25)
+        if "filings" in pipelines
+        else None,
         with_share_prices="stocks" in pipelines,
         landing_seconds=landing_seconds,
         keep_running=keep,
+        kill_collector=with_all,
+        with_erasure=with_all,
     )
 
 

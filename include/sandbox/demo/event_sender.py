@@ -31,7 +31,7 @@ from generator.settings import GamesSettings
 from generator.truth import GamesTruth
 from generator.viewers import viewer_deliveries
 from sandbox.demo.answers import EditsTruth
-from sandbox.demo.collector_delivery import CollectorDelivery, ReshardingSink
+from sandbox.demo.collector_delivery import CollectorDelivery, CollectorKill, KillingSink, ReshardingSink
 from sandbox.demo.data_settings import DataSettings, GeneratedTruths
 from sandbox.demo.landing_sink import pipelines_sink
 from sandbox.demo.topic_sink import topic_sink
@@ -58,6 +58,8 @@ class EventSender:
     bootstrap: str | None
     collector_url: str | None
     print_line: Callable[[str], None]
+    #: Of the collector that `games` is posted to.
+    collector_kill: CollectorKill | None = None
     _sent_events: dict[str, int] = field(default_factory=dict)
 
     def await_streams(self) -> None:
@@ -127,8 +129,12 @@ class EventSender:
         # counted.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
-        truth = generate_games(settings, delivery.post, pause_seconds=pause)
-        self._sent_events["games"] = delivery.await_delivery().objects
+        killing = KillingSink(delivery.post, self.home, url=self.collector_url, objects=about)
+        post = killing if self.data_settings.kill_collector else delivery.post
+        truth = generate_games(settings, post, pause_seconds=pause)
+        delivered = delivery.await_delivery()
+        self._sent_events["games"] = delivered.objects
+        self.collector_kill = CollectorKill(killing.killed, delivery.post.acknowledged, delivered.delivered)
         self._expect_revenue(truth)
         return truth
 

@@ -22,12 +22,15 @@ _MARKER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A DAG to run, with its params. If `must_succeed`, its failure ends the demo; `approve` approves its question."""
+    """A DAG to run, with its params. If `must_succeed`, its failure ends the demo; `approve` approves its question.
+    `then` is called after its end, before the next job of its chain.
+    """
 
     dag_id: str
     form: Mapping[str, Any] = field(default_factory=dict)
     must_succeed: bool = True
     approve: bool = False
+    then: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ class JobRuns:
                     f"{dag_id} run {run.run_id} ended {run.state}.",
                     hint=f"Its task log is under {self._home.airflow / 'logs'}.",
                 )
+            job.then()
 
     def _approve(self, run: DagRun) -> None:
         question = self._airflow.question(run.dag_id, run.run_id, APPROVE_TASK)

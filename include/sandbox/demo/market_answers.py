@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date
 from typing import Any
 
-from generator.market import MarketTruth
+from deltaworks.control.objects import open_objects
+from deltaworks.rules.stored_state import read_rule_state
+from deltaworks.specs.catalog import Catalog
+from generator.market import JUMPING, MarketTruth
 from sandbox.demo.answers import AnswerSheet
 
 #: Digits to round to, because pipeline and truth divide floats in a different order.
 _DIGITS = 6
+_ALERT_RULE = "price_jump"
+_ALERT_SECONDS = 120.0
 
 
 def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
@@ -58,6 +64,21 @@ def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
     )
     missing = sheet.fetch_one("SELECT count(*) FROM stocks.missing_sessions")
     sheet.check_equal("stocks", "sessions without a price", missing, 0)
+
+
+def answer_alert(sheet: AnswerSheet, catalog: Catalog) -> None:
+    """Compares the shares for which the rule on jumps of prices has fired with the one whose price jumps at the end.
+
+    Waits until the rule is evaluated, which needs the gold tables.
+    """
+    objects, end = open_objects(catalog.environment.lake), time.monotonic() + _ALERT_SECONDS
+    while True:
+        state = read_rule_state(objects, "stocks", _ALERT_RULE)
+        if (state is not None and state.last_minute is not None) or time.monotonic() > end:
+            break
+        time.sleep(1)
+    fired = [] if state is None else sorted({str(label) for alert in state.alerts for label in alert.labels.values()})
+    sheet.check_equal("stocks", f"shares for which rule {_ALERT_RULE} alerts", fired, [JUMPING])
 
 
 def _days(truth: MarketTruth) -> dict[tuple[date, str], tuple[Any, ...]]:

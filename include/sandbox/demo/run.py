@@ -3,6 +3,7 @@ expected one."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,19 +29,23 @@ from generator.viewers import ViewersSettings
 from sandbox.demo.answers import (
     PUBLISHED_EDITS_FILE,
     AnswerSheet,
+    answer_collector,
     answer_edits,
     answer_games,
     answer_mobile,
     answer_revenue,
 )
+from sandbox.demo.collector_delivery import CollectorKill
 from sandbox.demo.dashboards import write_dashboards
 from sandbox.demo.data_settings import DataSettings, GeneratedTruths
+from sandbox.demo.earlier_declaration import EarlierDeclaration
 from sandbox.demo.engagement_answers import answer_engagement
+from sandbox.demo.erasure import Erasure
 from sandbox.demo.event_sender import EventSender, ingested_count
 from sandbox.demo.freshness import compute_freshness, object_ages
 from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.live_tables import await_live
-from sandbox.demo.market_answers import answer_filings, answer_stocks
+from sandbox.demo.market_answers import answer_alert, answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
 from sandbox.demo.night import GOLD, NIGHT, Night
 from sandbox.demo.phases import Phases
@@ -69,7 +74,8 @@ _MEMORY_SECONDS = 5.0
 class DemoSettings:
     """The data to send, as in `DataSettings`; None omits a pipeline.
 
-    With `wait_for_streams`, sending starts after all streams poll for events, to measure a steady rate.
+    With `wait_for_streams`, sending starts after all streams poll for events, to measure a steady rate. With
+    `with_erasure`, a player is erased at the end.
     """
 
     games: GamesSettings | None
@@ -84,6 +90,8 @@ class DemoSettings:
     landing_seconds: float = 20.0
     wait_for_streams: bool = False
     keep_running: bool = False
+    kill_collector: bool = False
+    with_erasure: bool = False
 
     @property
     def data_settings(self) -> DataSettings:
@@ -99,6 +107,7 @@ class DemoSettings:
             market=self.market,
             with_share_prices=self.with_share_prices,
             landing_seconds=self.landing_seconds,
+            kill_collector=self.kill_collector,
         )
 
 
@@ -121,9 +130,11 @@ class Demo:
     def __init__(self, settings: DemoSettings, *, progress: Progress) -> None:
         self._settings = settings
         self._say = progress
-        self._home = StackHome.default()
+        checkout = StackHome.default()
+        self._declaration = EarlierDeclaration(checkout.project, checkout.root / "demo_project")
+        self._home = StackHome.at(checkout.root, project=self._declaration.folder)
         self._phases = Phases(self._home)
-        self._night, self._recovery = Night(), Recovery()
+        self._night, self._recovery, self._erasure = Night(), Recovery(), Erasure()
         # Only later requests count, because the request log is kept over restarts of the stack.
         self._began = utc_now()
         self.report = DemoReport()
@@ -134,6 +145,7 @@ class Demo:
         with PeakMemory(self._home, interval_seconds=_MEMORY_SECONDS) as memory:
             try:
                 with self._phases.phase("stack"):
+                    self._declaration.create()
                     # Runs only pipelines that receive events, so no other stream or store starts.
                     addresses = stack.up(
                         home=self._home,
@@ -145,6 +157,7 @@ class Demo:
                 self._run_on_stack(addresses)
                 self.report.memory, self.report.memory_samples = memory.peak, list(memory.samples)
             finally:
+                self._declaration.complete()
                 if not self._settings.keep_running:
                     with self._phases.phase("stop"):
                         stack.down(home=self._home, progress=self._say)
@@ -169,9 +182,16 @@ class Demo:
             with self._phases.phase("ingest"):
                 truths = sending.send_all()
             with self._phases.phase("jobs"):
+                self._declaration.complete()
+                catalog = load_catalog(skip_invalid=True)
                 self._run_jobs(airflow, catalog)
             with self._phases.phase("answers"):
-                self._compute_answers(catalog, truths, posted=addresses.collector_url is not None)
+                sheet = self._compute_answers(catalog, truths, sending.collector_kill)
+            if self._settings.with_erasure:
+                with self._phases.phase("erasure"):
+                    self._say("players: the erasure of a player begins, up to its certificate")
+                    self._erasure.run(catalog)
+                    self._erasure.answer(sheet)
 
     # -- Airflow -------------------------------------------------------------------------------------------------
 
@@ -180,10 +200,9 @@ class Demo:
         jobs = JobRuns(airflow, self._home, say=self._say)
         chains = []
         if self._settings.games is not None:
-            self._say("games: a restore, a reprocess and a replay begin")
-            self._recovery.run(jobs, catalog)
-            self._night.prepare(catalog, self._home)
-            chains.append([Job(GOLD), Job(NIGHT, {"dry_run": False})])
+            *recovery, replay = self._recovery.jobs(catalog)
+            replay = dataclasses.replace(replay, then=lambda: self._night.prepare(catalog, self._home))
+            chains.append([*recovery, replay, Job(GOLD), Job(NIGHT, {"dry_run": False})])
         if self._settings.with_revenue:
             # Last, so that it shows whether its stream has read a row again that maintenance moved to another file.
             chains[0].append(Job("revenue__gold"))
@@ -196,7 +215,7 @@ class Demo:
             for names in (what.viewers_settings, what.market_settings)
             if names
         ]
-        self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
+        self._say("recovery, gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
         for ended in jobs.ended:
             if ended.job.dag_id == NIGHT:
@@ -224,34 +243,17 @@ class Demo:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _compute_answers(self, catalog: Catalog, truths: GeneratedTruths, *, posted: bool) -> None:
+    def _compute_answers(
+        self, catalog: Catalog, truths: GeneratedTruths, collector: CollectorKill | None
+    ) -> AnswerSheet:
         # Imported here, because the chart library loads slowly.
         from sandbox.demo.html_report import write_report
 
         report = self.report
         connection, tables = connect(catalog)
         sheet = AnswerSheet(connection, tables)
-        if truths.games is not None:
-            answer_games(sheet, truths.games, posted=posted)
-            self._recovery.answer(sheet)
-            self._night.answer(sheet, catalog)
-        if truths.mobile is not None:
-            answer_mobile(sheet, truths.mobile)
-        if truths.games is not None and self._settings.with_revenue:
-            answer_revenue(sheet, truths.games, compactions=_compactions(catalog))
-        if truths.engagement is not None:
-            answer_engagement(sheet, truths.engagement.tokenized(get_tokens(catalog, "engagement")))
-        if truths.edits is not None and self._settings.edits is not None:
-            answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
-        if truths.viewers is not None:
-            answer_cdn(sheet, truths.viewers)
-        if truths.viewers is not None and self._settings.with_player_events:
-            answer_video(sheet, truths.viewers)
-            answer_delivery(sheet, truths.viewers)
-        if truths.market is not None:
-            answer_filings(sheet, truths.market)
-        if truths.market is not None and self._settings.with_share_prices:
-            answer_stocks(sheet, truths.market)
+        self._answer_events(sheet, catalog, truths, collector)
+        self._answer_files(sheet, catalog, truths)
         report.answers = sheet.answers
         file_pipelines = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
         ages = {name: object_ages(catalog, name) for name in file_pipelines}
@@ -270,6 +272,37 @@ class Demo:
             catalog, self._settings.data_settings.pipelines, connection, reports / "dashboards"
         )
         report.html = write_report(connection, tables, report, reports)
+        return sheet
+
+    def _answer_events(
+        self, sheet: AnswerSheet, catalog: Catalog, truths: GeneratedTruths, collector: CollectorKill | None
+    ) -> None:
+        if truths.games is not None:
+            answer_games(sheet, truths.games)
+            self._recovery.answer(sheet, catalog, truths.games, posted=collector is not None)
+            if collector is not None and collector.killed:
+                answer_collector(sheet, collector)
+            self._night.answer(sheet, catalog)
+        if truths.mobile is not None:
+            answer_mobile(sheet, truths.mobile)
+        if truths.games is not None and self._settings.with_revenue:
+            answer_revenue(sheet, truths.games, compactions=_compactions(catalog))
+        if truths.engagement is not None:
+            answer_engagement(sheet, truths.engagement.tokenized(get_tokens(catalog, "engagement")))
+
+    def _answer_files(self, sheet: AnswerSheet, catalog: Catalog, truths: GeneratedTruths) -> None:
+        if truths.edits is not None and self._settings.edits is not None:
+            answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
+        if truths.viewers is not None:
+            answer_cdn(sheet, truths.viewers)
+        if truths.viewers is not None and self._settings.with_player_events:
+            answer_video(sheet, truths.viewers)
+            answer_delivery(sheet, truths.viewers)
+        if truths.market is not None:
+            answer_filings(sheet, truths.market)
+        if truths.market is not None and self._settings.with_share_prices:
+            answer_stocks(sheet, truths.market)
+            answer_alert(sheet, catalog)
 
 
 def _compactions(catalog: Catalog) -> int:

@@ -53,6 +53,7 @@ def test_an_entity_is_what_ends_at_one_id_or_was_deleted_by_one_request(spark: S
     ]
 
 
+@pytest.mark.integration  # four batches; the sizes themselves are tested above, alerts in tests/unit/alerts
 def test_a_giant_entity_raises_an_alert_until_its_requests_are_undone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from deltaworks import cli
 from deltaworks.cli import output
 from deltaworks.cli.commands import command_entries
 from deltaworks.control.listing import (
@@ -29,6 +30,7 @@ from deltaworks.control.listing import (
     listing_of,
     plain_text,
 )
+from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 HOSTILE = (
@@ -251,3 +253,24 @@ def test_rich_is_imported_only_by_the_output_module() -> None:
     found = [path.name for path, text in texts if "rich" in text and any(imports_of_rich(ast.parse(text)))]
 
     assert found == []
+
+
+def test_items_of_an_error_are_lines_that_cannot_imitate_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: Any) -> None:
+        raise ConfigError(
+            "SPEC_INVALID", "2 errors in a.yaml:\n  a.yaml:1: no\nNext: do evil\n  a.yaml:2: bad", hint="Mend."
+        )
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == 10
+    assert capsys.readouterr().err.splitlines() == [
+        "SPEC_INVALID 2 errors in a.yaml:",
+        "  a.yaml:1: no\\nNext: do evil",
+        "  a.yaml:2: bad",
+        "Next: Mend.",
+    ]
