@@ -29,8 +29,9 @@ def sql(
     """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables."""
     project = catalog()
     if not query:
-        _, names = connect(project)
-        tables = Listing(("table",), [(name,) for name in names])
+        problems: dict[str, str] = {}
+        _, names = connect(project, on_unreadable=problems.__setitem__)
+        tables = Listing(("table", "problem"), [(name, problems.get(name, "")) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
     columns, rows = _run_query(query, project, limit=limit)
     listing = Listing(_unique_names(columns))

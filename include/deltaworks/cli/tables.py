@@ -15,6 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
+from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
@@ -71,7 +72,12 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
     listing = Listing(("table", "reader", "needs the state of"))
     for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
-        for hold in holds_on(project, lake, home, table):
+        try:
+            holds = holds_on(project, lake, home, table)
+        except ContractError as error:
+            listing.add(table, "unknown", error.message)
+            continue
+        for hold in holds:
             since = "a version missing from the log" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
             listing.add(table, hold.holder, since)
     parts: list[str | Listing] = [listing]
@@ -98,7 +104,7 @@ def register(
         return
     statements, missing = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if missing:
-        print_line(f"Not created yet; run this again later for: {', '.join(missing)}.", error=True)
+        print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
     if statements:
         print_document("\n".join(f"{statement};" for statement in statements))
 

@@ -49,7 +49,7 @@ from deltaworks.tables.changes import Changes, sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, commit_history, row_count, state_at
+from deltaworks.tables.log import Action, TableState, commit_history, state_at, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.steps import gold_build_step
@@ -91,8 +91,8 @@ def write_small_answer(
         ConcurrencyError, ContractError: from `replace_rows`.
     """
     fate = file_effect_of(part, table)
-    before = sum(row_count(added) for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
-    if before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
+    before = total_rows(added for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
+    if before is None or before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
         return None
     rows = collect_rows(answer, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
     if rows is None:

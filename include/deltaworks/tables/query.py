@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from deltaworks.control import paths
+from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.gold import view_order
@@ -52,25 +55,32 @@ _CATALOG_STATEMENT = re.compile(
 
 
 def connect(
-    catalog: Catalog, *, statement: str = "", open_table: Callable[[str], DeltaTable | None] | None = None
+    catalog: Catalog,
+    *,
+    statement: str = "",
+    open_table: Callable[[str], DeltaTable | None] | None = None,
+    on_unreadable: Callable[[str, str], None] = lambda name, problem: None,
 ) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """Opens a connection with every existing table as `<pipeline>.<table>`. Returns it with the table names.
 
     Contains gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, tables maintained by
     mutations, the ledger and progress tables, and declared views. Rows deleted by mutations are excluded.
-    `<table>_named` is a mutable table whose ids are shown with their names. The connection is a snapshot: open a new
-    one to see later commits.
+    `<table>_named` is a mutable table whose ids are shown with their names. A table that cannot be read raises its
+    error when it is queried; other tables are not affected. The connection is a snapshot: open a new one to see later
+    commits.
 
     Args:
         statement: the query to run. Tables that neither the query nor its views mention are not opened. Empty opens
             all.
         open_table: opens the table at a key, None if it does not exist; by default at its newest version.
+        on_unreadable: called with the name of each table that cannot be read, and the reason.
     """
     lake = Lake(catalog.environment.lake)
     open_table = open_table or lake.open
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
-    names = []
+    names: list[str] = []
+    problems: dict[str, str] = {}
     text = "" if _CATALOG_STATEMENT.search(statement) else statement.lower()
     for pipeline, spec in catalog.pipelines.items():
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
@@ -78,17 +88,36 @@ def connect(
         for name, key in table_keys(spec).items():
             if searched_text and not _may_be_referenced(spec, name, searched_text):
                 continue
-            table = open_table(key)
-            if table is None:
-                continue
-            bind_table(connection, lake, table, schema=pipeline, name=name)
-            names.append(f"{pipeline}.{name}")
+            try:
+                table = open_table(key)
+                if table is None:
+                    continue
+                bind_table(connection, lake, table, schema=pipeline, name=name)
+                names.append(f"{pipeline}.{name}")
+            except (ContractError, DeltaError, pa.ArrowException) as error:
+                problems[f"{pipeline}.{name}"] = _describe_unreadable(f"{pipeline}.{name}", error)
         if f"{pipeline}.{QUARANTINE}" in names:
             bind_file_quarantine(connection, pipeline)
             names.append(f"{pipeline}.file_quarantine")
         names += _create_named_views(connection, spec, names)
-        names += _create_declared_views(connection, spec, names, folder=catalog.folder(pipeline))
-    return connection, names
+        names += _create_declared_views(connection, spec, names, problems, folder=catalog.folder(pipeline))
+    for name, problem in problems.items():
+        _bind_problem(connection, name, problem)
+        on_unreadable(name, problem)
+    return connection, [*names, *problems]
+
+
+def _describe_unreadable(name: str, error: Exception) -> str:
+    if isinstance(error, ContractError):
+        return f"{error.message} Next: {error.hint}"
+    return f"{name} cannot be read: {' '.join(str(error).split())}"
+
+
+def _bind_problem(connection: duckdb.DuckDBPyConnection, name: str, problem: str) -> None:
+    """Creates the view `name`, with its schema, which raises the problem when it is queried."""
+    schema, _, view = name.partition(".")
+    text = problem.replace("'", "''")
+    connection.execute(f'CREATE OR REPLACE VIEW "{schema}"."{view}" AS SELECT error(\'{text}\') AS problem')
 
 
 def table_keys(spec: PipelineSpec) -> dict[str, str]:
@@ -194,14 +223,24 @@ def _expand_views(spec: PipelineSpec, text: str) -> str:
 
 
 def _create_declared_views(
-    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str], *, folder: Path
+    connection: duckdb.DuckDBPyConnection,
+    spec: PipelineSpec,
+    existing: Collection[str],
+    problems: dict[str, str],
+    *,
+    folder: Path,
 ) -> list[str]:
     """Creates the pipeline's declared views, except those over missing tables.
 
-    A view with invalid SQL is created too, and raises its error when it is queried. Other views are not affected.
+    A view with invalid SQL is created too, and raises its error when it is queried. Other views are not affected. A
+    view over a table or view that cannot be read is added to `problems`.
     """
     created: list[str] = []
     for view in view_order(spec.views):
+        unreadable = [problems[name] for read in view.reads if (name := f"{spec.pipeline}.{read}") in problems]
+        if unreadable:
+            problems[f"{spec.pipeline}.{view.name}"] = unreadable[0]
+            continue
         if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
@@ -219,8 +258,7 @@ def _create_declared_views(
                 raise duckdb.ParserException("write one SELECT and nothing else")
             connection.execute(f'{create_view} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
         except (duckdb.Error, OSError, UnicodeDecodeError) as error:
-            problem = f"{file}: {' '.join(str(error).split())}".replace("'", "''")
-            connection.execute(f"{create_view} SELECT error('{problem}') AS problem")
+            _bind_problem(connection, f"{spec.pipeline}.{view.name}", f"{file}: {' '.join(str(error).split())}")
         created.append(f"{spec.pipeline}.{view.name}")
     return created
 
@@ -257,7 +295,8 @@ def registration_statements(
     into: str = "",
     scheme: str = "s3a",
 ) -> tuple[list[str], list[str]]:
-    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables.
+    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables, and why
+    others cannot be read.
 
     The statements can be run repeatedly: new tables are added, and existing entries are neither changed nor dropped.
     Opens each table.
@@ -278,7 +317,11 @@ def registration_statements(
         schema = f"{_quoted(into)}.{_quoted(pipeline)}" if into else _quoted(pipeline)
         created: list[str] = []
         for name, key in keys.items():
-            table = lake.open(key)
+            try:
+                table = lake.open(key)
+            except (ContractError, DeltaError) as error:
+                missing.append(_describe_unreadable(f"{pipeline}.{name}", error))
+                continue
             if table is None:
                 missing += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.lake import Lake
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, Harness, declared
+from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_struct
 
 ALL = (*TABLES, "quarantine")
 POINTS = ("planned", *(f"recreated:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
@@ -263,6 +266,25 @@ def test_more_rows_than_were_said_are_never_given_up(stage: Harness, max_rows: i
         start_over(stage.catalog(), "shop", dry_run=False, max_rows=max_rows)
 
     assert stage.landed("orders") == stage.expected(0, 1)
+
+
+@pytest.mark.parametrize("change", [drop_statistics, keep_statistics_as_struct])
+def test_rows_that_the_log_does_not_count_are_given_up_only_within_the_bound(
+    stage: Harness, change: Callable[[Lake, str], None]
+) -> None:
+    land(stage, 0, 1)
+    counted = start_over(stage.catalog(), "shop").rows
+    for name in ("orders", "clicks"):
+        change(stage.lake, paths.table("shop", name))
+
+    assert start_over(stage.catalog(), "shop").rows == counted > 0
+    with pytest.raises(ConfigError, match="START_OVER_TOO_LARGE"):
+        start_over(stage.catalog(), "shop", dry_run=False, max_rows=counted - 1)
+    for path in (stage.root / "lake" / paths.table("shop", "orders")).rglob("*.parquet"):
+        path.write_bytes(b"torn")
+    if change is drop_statistics:
+        with pytest.raises(ContractError, match="ROWS_UNKNOWN"):
+            start_over(stage.catalog(), "shop", dry_run=False, max_rows=1_000)
 
 
 def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage: Harness) -> None:
