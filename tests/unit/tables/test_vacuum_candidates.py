@@ -186,7 +186,8 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(["add", "add", "remove", "mark", "change", "restore", "checkpoint"]),
         st.integers(0, 50),
-        st.sampled_from([0.5, 20.0, 70.0]),
+        # No sum of these ends exactly where the retention does, as its end moves while the test runs.
+        st.sampled_from([0.37, 20.0, 70.0]),
     ),
     max_size=14,
 )
