@@ -153,7 +153,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:
         """Returns a scanner of the rows that match `filter`. See pyarrow's `Dataset.scanner`."""
-        conditions = [each for each in (self._condition, filter) if each is not None]
+        conditions = [condition for condition in (self._condition, filter) if condition is not None]
         if not conditions:
             return super().scanner(columns=columns, **options)
         condition = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
@@ -181,8 +181,8 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
         ]
         numbers = {fragment.path: number for number, fragment in enumerate(self._fragments)}
         dataset = ds.FileSystemDataset(bounded, self.schema, self.format, self.filesystem)
-        found = sorted(numbers[fragment.path] for fragment in dataset.get_fragments(filter=condition))
-        return {number: self._fragments[number] for number in found}
+        matching = sorted(numbers[fragment.path] for fragment in dataset.get_fragments(filter=condition))
+        return {number: self._fragments[number] for number in matching}
 
     def _fragment(
         self, number: int, file_format: ds.FileFormat, like: ds.Fragment, bounds: pc.Expression | None = None
@@ -197,7 +197,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 
 def _file_bounds(added: pa.Table, fields: Sequence[pa.Field]) -> dict[int, pc.Expression]:
-    """Returns what the log says of these columns, by the file's number. Columns inside structs are not compared."""
+    """Returns the bounds of these columns in the log, by the number of the file. Columns inside structs have none."""
     bounds: dict[int, pc.Expression] = {}
     for field in fields:
         rows, nulls, low, high = _column_statistics(added, field)
@@ -205,17 +205,17 @@ def _file_bounds(added: pa.Table, fields: Sequence[pa.Field]) -> dict[int, pc.Ex
             continue
         column, is_null = ds.field(field.name), ds.field(field.name).is_null()
         for number, (row_count, null_count) in enumerate(zip(rows.to_pylist(), nulls.to_pylist(), strict=True)):
-            known = []
+            claims = []
             if null_count == 0:
-                known.append(column.is_valid())
+                claims.append(column.is_valid())
             elif null_count is not None and null_count == row_count:
-                known.append(is_null)
+                claims.append(is_null)
             if low is not None and low[number].is_valid:
-                known.append(column >= low[number] if null_count == 0 else (column >= low[number]) | is_null)
+                claims.append(column >= low[number] if null_count == 0 else (column >= low[number]) | is_null)
             if high is not None and high[number].is_valid:
-                known.append(column <= high[number] if null_count == 0 else (column <= high[number]) | is_null)
-            if known:
-                bounds[number] = reduce(and_, known, *([bounds[number]] if number in bounds else []))
+                claims.append(column <= high[number] if null_count == 0 else (column <= high[number]) | is_null)
+            if claims:
+                bounds[number] = reduce(and_, claims, *([bounds[number]] if number in bounds else []))
     return bounds
 
 
