@@ -181,7 +181,7 @@ class TestParquet:
 
         assert event == {"top": text, "inner": {"at": text}, "list": [{"at": [text]}], "map": {"k": text}}
 
-    def test_bytes_have_one_form_and_enumerated_values_are_text(self) -> None:
+    def test_bytes_have_one_form(self) -> None:
         values = [b"\xff\x00", b"ff00", b"text"]
         table = pa.table({"raw": values, "keys": pa.array([[(b"k1", 1)]] * 3, pa.map_(pa.binary(), pa.int64()))})
 
@@ -189,6 +189,16 @@ class TestParquet:
 
         assert [event["raw"] for event in events] == [value.hex() for value in values]
         assert events[0]["keys"] == {b"k1".hex(): 1}
+
+    @pytest.mark.parametrize("use_dictionary", [True, False])
+    def test_enumerated_values_are_text_which_arrow_takes_for_bytes(self, use_dictionary: bool) -> None:
+        table = pa.table({"kind": ["ON", "OFF"], "of": pa.array([[{"kind": "ON"}], None])})
+        text, enumeration = b"\x25\x00\x4c\x1c\x00\x00", b"\x25\x08\x4c\x4c\x00\x00"
+        content = parquet(table, store_schema=False, use_dictionary=use_dictionary)
+        body = content.replace(text, enumeration)
+        assert pq.read_schema(io.BytesIO(body)).field("kind").type == pa.binary()
+
+        assert read(body, format="parquet") == [{"kind": "ON", "of": [{"kind": "ON"}]}, {"kind": "OFF", "of": None}]
 
 
 JSON_TYPES = (str, int, float, bool, type(None))
