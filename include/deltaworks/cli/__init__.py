@@ -60,8 +60,7 @@ def main() -> None:
         if error.condition == "JOB_FAILED":
             raise
         # Listed items are indented, so data in them cannot imitate the lines with the condition and the next step.
-        summary, *items = error.message.split("
-  ")
+        summary, *items = error.message.split("\n  ")
         print_heading(error.condition, summary, style="bold red", error=True)
         for item in items:
             print_line(f"  {item}", error=True)

@@ -20,7 +20,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import Schema
 from pyarrow import fs
 
@@ -28,6 +27,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.tables.features import check_log_features, newest_protocol
+from deltaworks.tables.files import open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Reading many commits is bound by latency, because they are small objects.
@@ -462,7 +462,7 @@ def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterato
                 yield {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
         return
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+        file = open_parquet(source)
         leaves = [file.schema.column(index) for index in range(len(file.schema))]
         present = [column for column in columns if any(f"{leaf.path}.".startswith(f"{column}.") for leaf in leaves)]
         instants = frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
