@@ -10,6 +10,7 @@ import orjson
 from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, OverBudget, over_budget_event
 from deltaworks.events.conversion_errors import ConversionError, format_value
 from deltaworks.events.erasure_tombstones import is_tombstone
+from deltaworks.events.formats import json
 from deltaworks.events.formats.json import Malformed, dump_element
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
 from deltaworks.events.reasons import ReasonCode
@@ -153,7 +154,8 @@ class EventReader:
                     # The wrapper's fields are copied to each element, so a small payload could expand to gigabytes.
                     budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
-                inner = None  # rejected when the event is read
+                yield from self._recover_elements(value, inner, raw, budget)
+                continue
             except BudgetExceededError as over:
                 yield over_budget_event(over, raw), raw
                 continue
@@ -166,6 +168,29 @@ class EventReader:
                     self._wrap_element(element, wrapper_fields),
                     dump_element(self._wrap_element(sent, lossless_fields), raw),
                 )
+
+    def _recover_elements(self, wrapper: Any, text: str, raw: bytes, budget: Budget) -> Iterator[tuple[Any, bytes]]:
+        """Yields the elements of an array in a wrapper that cannot be parsed as one; corrupt ones as texts, which are
+        rejected when the event is read.
+        """
+        wrapper_fields = self._wrapper_fields.extract(wrapper) if self._wrapper_fields else {}
+        try:
+            elements = list(json.read_events(text.encode("utf-8", "surrogatepass"), budget))
+            budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(elements), len(elements))
+        except BudgetExceededError as over:
+            yield over_budget_event(over, raw), raw
+            return
+        if len(elements) <= 1:
+            yield wrapper, raw
+            return
+        for element, sent in elements:
+            # The bytes have each element as text, which keeps its numbers exact.
+            content = sent.decode("utf-8", "surrogatepass")
+            value = content if isinstance(element, Malformed | OverBudget) else element
+            yield (
+                self._wrap_element(value, wrapper_fields),
+                dump_element(self._wrap_element(content, wrapper_fields), raw),
+            )
 
     def _lossless_elements(
         self, elements: list[Any], wrapper_fields: dict[str, Any], text: Any, raw: bytes

@@ -24,7 +24,7 @@ import orjson
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.events.budget import EventRun, OverBudget
+from deltaworks.events.budget import BudgetExceededError, EventRun, OverBudget
 from deltaworks.events.chunks import END_OF_CHUNK, BatchMetadata, Chunk, Payload, rejected_event_of
 from deltaworks.events.columnar_batches import EMPTY_EVENT, ColumnarChunk, DecodedEvents, convert_by_columns
 from deltaworks.events.columnar_plan import EventPlan, paths_without_field, row_parser_reason
@@ -36,8 +36,8 @@ from deltaworks.events.erasure_tombstones import ERASED_BYTES
 from deltaworks.events.error_isolation import PositionedEvent, number_events, unexpected_error_reason
 from deltaworks.events.events import EventReader, Router, path_getter
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.formats.json_recovery import parse_value
-from deltaworks.events.formats.registry import Framer, create_framer
+from deltaworks.events.formats.json_recovery import Malformed, parse_value
+from deltaworks.events.formats.registry import Framer, create_framer, estimate_events
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.redaction import RedactionKeys, create_redaction
 from deltaworks.events.source_fields import (
@@ -252,6 +252,7 @@ class Parser:
             redacted_event=self._redacted_event,
             record_over_budget=self.findings.record_over_budget,
         )
+        self._format = spec.source.format
         self._max_event_bytes = spec.source.max_event_bytes
         self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
@@ -288,7 +289,7 @@ class Parser:
                 continue
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(self._rejected_payload(payload, problem))
+                chunk.rejected.append(self._rejected_payload(payload, problem, events=payload.lost_events))
                 self.findings.refusal = self.findings.refusal or payload.refusal
                 continue
             self.findings.any_read = True
@@ -302,7 +303,10 @@ class Parser:
                         yield from self._finish_chunk(chunk, stamp)
                         chunk = ColumnarChunk()
             except ConversionError as error:  # raised before the first event: the payload is unreadable
-                chunk.rejected.append(self._rejected_payload(payload, self._reason(error)))
+                events = error.events if isinstance(error, BudgetExceededError) else 1
+                estimated = estimate_events(payload.data or b"", self._format)
+                rejected = self._rejected_payload(payload, self._reason(error), events=max(events, estimated))
+                chunk.rejected.append(rejected)
         yield from self._finish_chunk(chunk, stamp)
         self.redaction.seal_identities()
 
@@ -358,7 +362,8 @@ class Parser:
                 if isinstance(error, ConversionError)
                 else unexpected_error_reason("reading", type(error).__name__)
             )
-            chunk.rejected.append(rejected_event_of(payload, position, raw, name, (reason,)))
+            events = value.events if isinstance(value, Malformed | OverBudget) else 1
+            chunk.rejected.append(rejected_event_of(payload, position, raw, name, (reason,), events=events))
             return
         if self._lookups_and_masks is not None:
             self._lookups_and_masks.apply(event, self.findings)
@@ -396,7 +401,8 @@ class Parser:
         parts, errors = self._convert_chunk(chunk, stamp)
         yield from parts
         rejected = self.redaction.redact_rejected(chunk.rejected + errors)
-        self.findings.record_events(len(chunk.events) - chunk.dropped_count + len(chunk.rejected), rejected)
+        unframed = sum(row.events for row in chunk.rejected)
+        self.findings.record_events(len(chunk.events) - chunk.dropped_count + unframed, rejected)
         if rejected:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
@@ -463,12 +469,14 @@ class Parser:
         exact = self.redaction.redact_reread(self._reader.lossless_event(raw))
         return exact if self._lookups_and_masks is None else self._lookups_and_masks.mask_reread(exact)
 
-    def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
+    def _rejected_payload(self, payload: Payload, reason: Reason, *, events: int = 1) -> RejectedEvent:
         # An object can be read again, but a record is lost once it has expired from its stream.
+        raw = b""
         if self._source_is_records:
-            return rejected_event_of(payload, ENTIRE_OBJECT, payload.data or b"", None, (reason,))
-        self.findings.record_rejected_object(str(reason.code), payload.key)
-        return rejected_event_of(payload, ENTIRE_OBJECT, b"", None, (reason,))
+            raw = payload.data or b""
+        else:
+            self.findings.record_rejected_object(str(reason.code), payload.key)
+        return rejected_event_of(payload, ENTIRE_OBJECT, raw, None, (reason,), events=events)
 
     def _quarantine_rows(self, rejected: list[RejectedEvent], stamp: BatchMetadata) -> pa.Table:
         return quarantine_rows(

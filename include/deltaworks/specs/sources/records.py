@@ -44,7 +44,11 @@ class CsvSpec(Spec):
 
 
 class TsvSpec(Spec):
-    """Lines of tab-separated fields. Field names come from the preceding `#Fields:` line, or are declared."""
+    """Lines of tab-separated fields. Field names come from the preceding `#Fields:` line, or are declared.
+
+    Lines with the directives `#Version:`, `#Fields:`, `#Software:`, `#Start-Date:`, `#End-Date:`, `#Date:` and
+    `#Remark:` are no events; other lines that start with `#` are.
+    """
 
     columns: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("-",)
@@ -105,6 +109,11 @@ class RecordSourceSpec(PayloadSpec):
 
     Paths starting with `_record.` read record metadata (`key`, `headers`, `timestamp`, ...).
     """
+
+    schema_header: Annotated[Literal["none", "confluent", "glue"], CHANGES_PARSING] = Field(
+        default="none",
+        description="header that the serializer of a schema registry writes before each payload; it is removed",
+    )
 
     @model_validator(mode="after")
     def _check_record_format(self) -> Self:
