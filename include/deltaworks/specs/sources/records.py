@@ -40,6 +40,10 @@ class CsvSpec(Spec):
             raise ValueError("declare columns only with header: false; otherwise the header has the names")
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("a column is named twice")
+        if self.delimiter == self.quote:
+            raise ValueError("delimiter and quote are the same character; no record could be read")
+        if {self.delimiter, self.quote} & {"\r", "\n"}:
+            raise ValueError("a line break ends a record; choose another delimiter and quote")
         return self
 
 
@@ -52,6 +56,12 @@ class TsvSpec(Spec):
 
     columns: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("-",)
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("a column is named twice")
+        return self
 
 
 class BudgetSpec(Spec):

@@ -227,7 +227,8 @@ def _notification_event(record: Any) -> FileEvent | None:
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     name = _text(record, "eventName").removeprefix("s3:")
     if not name.startswith(_CREATED):
-        return _ignore_if(name.startswith(_NOT_CREATED))
+        _require_known(name.startswith(_NOT_CREATED))
+        return None
     s3_object = _mapping(record["s3"], "object")
     try:
         key = unquote_plus(_text(s3_object, "key"), errors="strict")
@@ -253,9 +254,11 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
     kind = content["detail-type"]
     detail = _mapping(content, "detail")
     if kind == _CLOUDTRAIL_DETAIL:
-        return _api_call(detail)
+        _reject_creating_call(detail)
+        return None
     if kind != "Object Created":
-        return _ignore_if(kind in _NOT_CREATED_DETAILS)
+        _require_known(kind in _NOT_CREATED_DETAILS)
+        return None
     s3_object = _mapping(detail, "object")
     return FileEvent(
         bucket=_text(_mapping(detail, "bucket"), "name"),
@@ -269,8 +272,8 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
     )
 
 
-def _ignore_if(is_known: bool) -> None:
-    """Returns None for an event that is known to create no object.
+def _require_known(is_known: bool) -> None:
+    """Raises if an event is not known to create no object.
 
     Raises:
         _MessageError: event_not_understood.
@@ -279,17 +282,17 @@ def _ignore_if(is_known: bool) -> None:
         raise _MessageError(Problem.EVENT_NOT_UNDERSTOOD)
 
 
-def _api_call(detail: Mapping[str, Any]) -> None:
-    """Returns None for an API call that created no object.
+def _reject_creating_call(detail: Mapping[str, Any]) -> None:
+    """Raises unless an API call is known to have created no object.
 
     Raises:
-        _MessageError: cloudtrail_event, the call created an object, but has neither its ETag nor its size; or
+        _MessageError: cloudtrail_event, the call created an object, but names neither its ETag nor its size; or
             event_not_understood.
     """
     name = _text(detail, "eventName")
     if name in _CREATING_CALLS and not detail.get("errorCode"):
         raise _MessageError(Problem.CLOUDTRAIL_EVENT)
-    return _ignore_if(name in _CREATING_CALLS or name.startswith(_READING_CALLS))
+    _require_known(name in _CREATING_CALLS or name.startswith(_READING_CALLS))
 
 
 def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
