@@ -14,6 +14,7 @@ from deltaworks.events.formats import json
 from deltaworks.events.formats.json import Malformed, dump_element
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
 from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.pipeline import PipelineSpec
 
 _EMPTY_OBJECT: dict[str, Any] = {}
@@ -78,7 +79,7 @@ class WrapperFields:
     """Copies fields of a wrapper object to each event inside it, at the same paths."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = [tuple(path.split(".")) for path in paths]
+        self._paths = list(map(path_names, paths))
 
     def __bool__(self) -> bool:
         return bool(self._paths)
@@ -120,13 +121,13 @@ class EventReader:
     def __init__(self, spec: PipelineSpec, *, record_over_budget: Callable[[str], None] | None = None) -> None:
         self._budget = spec.source.budget
         self._record_over_budget = record_over_budget
-        self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
-        self._unwrap_text = ".".join(self._unwrap)
+        self._unwrap = path_names(spec.unwrap.path) if spec.unwrap else ()
+        self._unwrap_text = format_path(self._unwrap)
         self._get_inner = path_getter(self._unwrap)
         self._wrapper_fields = WrapperFields(spec.unwrap.keep if spec.unwrap else ())
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
-        self._get_name = path_getter(tuple(self._name_path_text.split(".")))
+        self._get_name = path_getter(path_names(self._name_path_text) if self._name_path_text else ())
 
     def unwrap_arrays(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
         """Yields values with their bytes. If a wrapper contains an array, yields one value per element."""
@@ -293,7 +294,7 @@ class Router:
         self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all is True)
         self._fallback_tables = tuple(table.name for table in spec.event_tables if table.catch_all == "rest")
         self._conditional = [
-            (table.name, [(tuple(path.split(".")), frozenset(values)) for path, values in table.when.items()])
+            (table.name, [(path_names(path), frozenset(values)) for path, values in table.when.items()])
             for table in spec.event_tables
             if not table.catch_all
         ]

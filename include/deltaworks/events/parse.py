@@ -49,6 +49,7 @@ from deltaworks.events.source_fields import (
 )
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.events.task_findings import TaskFindings
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import RecordSourceSpec
 from deltaworks.specs.sources.selection import partition_columns_of
@@ -89,6 +90,8 @@ class EventDecoder:
         self._redaction = redaction
         self._scanner = None if redaction is None else redaction.redactor.scanner
         self.scan_candidates: set[int] = set()
+        path = spec.event.name.path
+        self._name_field = None if path is None else path_names(path)[0]
         self._router = router
         self._by_table = by_table
         self.row_parser_reason = row_parser_reason(spec, router)
@@ -97,7 +100,7 @@ class EventDecoder:
         self._by_name: dict[str, EventPlan] = {}
         self._unread_fields: dict[str, list[Path]] = {}
         self._examined: dict[str, int] = {}
-        self._unwrap = path_getter(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
+        self._unwrap = path_getter(path_names(spec.unwrap.path)) if spec.unwrap else None
         # Compiled when the first event is decoded, because a task may have none.
         self._decode: Any = _reject_all if self.row_parser_reason is not None else self._compile_and_decode
         self._decoded_count = self._refused_count = 0
@@ -168,7 +171,8 @@ class EventDecoder:
     def _plan(self, name: str, tables: tuple[str, ...] | None = None) -> bool:
         """Compiles the plan of an event name. Returns whether that succeeded."""
         try:
-            tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
+            path = self._spec.event.name.path
+            tables = tables or self._router.tables({} if path is None else {path_names(path)[0]: name}, name)
             unread = tuple(self._unread_fields.get(name, ()))
             self._by_name[name] = EventPlan.compile(
                 self._spec, name, tables, self._by_table, unread, redaction=self._redaction
@@ -186,7 +190,7 @@ class EventDecoder:
         # Classes of replaced plans stay in the mapping, because events of the current chunk may have them.
         self.plans.update((plan.layout.struct_type, plan) for plan in self._by_name.values())
         kinds = [plan.layout.struct_type for plan in self._by_name.values()]
-        self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _reject_all
+        self._decode = create_decoder(kinds, tag_field=self._name_field).decode if kinds else _reject_all
 
 
 def _reject_all(_: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.base import KeyPath, Problem, raise_problems, suggest_name
+from deltaworks.specs.base import KeyPath, Problem, path_names, raise_problems, suggest_name
 from deltaworks.specs.dashboards import dashboard_problems
 from deltaworks.specs.enrich import EnrichSpec
 from deltaworks.specs.event import UnwrapSpec
@@ -61,7 +61,7 @@ def _condition_problems(pipeline: PipelineSections) -> Iterator[Problem]:
                 yield (*key_path, *([position] if len(values) > 1 else [])), problem
     names = _declared_fields(pipeline.source)
     for key_path, path in _paths_before_enrichment(pipeline) if names else ():
-        if not path.startswith("_") and path not in names:
+        if not path.startswith("_") and (len(path_names(path)) > 1 or path_names(path)[0] not in names):
             yield (
                 key_path,
                 f"{path!r} is no field of the declared {pipeline.source.format}; {suggest_name(path, names)}",
@@ -176,14 +176,14 @@ def _unwrap_keep_problems(pipeline: PipelineSections, unwrap: UnwrapSpec) -> Ite
         duplicate = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
         if duplicate is not None:
             yield key_path, f"{path} and {duplicate} overlap; remove one of them"
-        name = path.split(".")[0]
+        name = path_names(path)[0]
         if name in {f"_{field}" for field in _ENGINE_FIELDS}:
             yield key_path, f"{name} is added to events by the engine and cannot be kept"
         event_path = next(
             (
                 other
                 for other in read
-                if other.split(".")[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
+                if path_names(other)[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
             ),
             None,
         )
@@ -222,7 +222,7 @@ def _enrich_problems(pipeline: PipelineSections) -> Iterator[Problem]:
         return
     by_field = {lookup.output_field: lookup for lookup in reversed(pipeline.enrich)}
     for key_path, path in _paths_before_enrichment(pipeline):
-        if path.split(".")[0] in by_field:
+        if path_names(path)[0] in by_field:
             yield key_path, f"{path!r} is only available after this is read; use an original field of events"
     for key_path, path in _column_paths(pipeline):
         yield from _output_problems(key_path, path, by_field)
@@ -235,7 +235,7 @@ def _private_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     field_names = {lookup.output_field for lookup in pipeline.enrich}
     for index, private in enumerate(pipeline.private):
         key_path: KeyPath = ("private", index, "path")
-        top = private.path.split(".")[0]
+        top = path_names(private.path)[0]
         if top in field_names or top in {f"_{name}" for name in _ENGINE_FIELDS}:
             yield key_path, f"{private.path!r} is not an original field of events: mask its input instead"
         for other in range(index):
@@ -256,7 +256,7 @@ def _private_problems(pipeline: PipelineSections) -> Iterator[Problem]:
 
 
 def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
-    top, *rest = path.split(".")
+    top, *rest = path_names(path)
     if top in by_field:
         field_names = by_field[top].output_names
         if rest and rest[0] not in field_names:
@@ -301,7 +301,8 @@ def _column_paths(pipeline: PipelineSections) -> Iterator[tuple[KeyPath, str]]:
 
 def _overlap(path: str, other: str) -> bool:
     """Returns whether two paths are equal or one is a parent of the other."""
-    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
+    one, two = path_names(path), path_names(other)
+    return one[: len(two)] == two or two[: len(one)] == one
 
 
 def _feed_problems(pipeline: PipelineSections) -> Iterator[Problem]:

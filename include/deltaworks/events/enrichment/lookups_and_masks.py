@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.events.events import path_getter
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.privacy.tokens.redactor import format_ip, parse_ip, truncate_ip
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.enrich import EnrichSpec, PrivateSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -38,10 +39,10 @@ class LookupsAndMasks:
         self._masks = [_NestedMask(declared) for declared in spec.private]
         independent = _independent_field_names(spec)
         self._independent_fields = [_FieldLookupsAndMask(name, spec, databases) for name in independent]
-        self._nested_lookups = [
-            _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in independent
-        ]
-        self._nested_masks = [mask for mask in self._masks if mask.path not in independent]
+        paths = {(name,) for name in independent}
+        nested = [declared for declared in spec.enrich if path_names(declared.path) not in paths]
+        self._nested_lookups = [_NestedLookup(declared, databases) for declared in nested]
+        self._nested_masks = [mask for mask in self._masks if path_names(mask.path) not in paths]
 
     def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
         """Adds look-up results to an event and masks it, in place. Invalid addresses are dropped and counted in
@@ -54,7 +55,7 @@ class LookupsAndMasks:
             lookup.apply(event)
         for field in self._independent_fields:
             if field.apply(event):
-                findings.invalid_addresses[field.name] += 1
+                findings.invalid_addresses[format_path([field.name])] += 1
         for mask in self._nested_masks:
             if mask.apply(event):
                 findings.invalid_addresses[mask.path] += 1
@@ -70,9 +71,10 @@ class LookupsAndMasks:
 def _independent_field_names(spec: PipelineSpec) -> list[str]:
     """Returns the top-level fields whose look-ups and masks affect no other declared path. Their order does not
     matter."""
-    paths = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
-    parents = {path.split(".")[0] for path in paths if "." in path}
-    return sorted({path for path in paths if "." not in path} - parents)
+    texts = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
+    paths = list(map(path_names, texts))
+    parents = {path[0] for path in paths if len(path) > 1}
+    return sorted({path[0] for path in paths if len(path) == 1} - parents)
 
 
 class _FieldLookupsAndMask:
@@ -80,12 +82,13 @@ class _FieldLookupsAndMask:
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
-        lookups = [declared for declared in spec.enrich if declared.path == name]
+        lookups = [declared for declared in spec.enrich if path_names(declared.path) == (name,)]
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in lookups]
         #: Results for values that are not texts. They are null, and overwrite fields of the same name sent by a
         #: producer.
         self._null_results: dict[str, LookupResult] = {declared.output_field: None for declared in lookups}
-        self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
+        masks = (declared.keep for declared in spec.private if path_names(declared.path) == (name,))
+        self._mask_mode = next(masks, None)
         self._cache: dict[str, tuple[dict[str, LookupResult], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
@@ -124,7 +127,7 @@ class _NestedLookup:
 
     def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
         self._field = declared.output_field
-        self._get_value = path_getter(tuple(declared.path.split(".")))
+        self._get_value = path_getter(path_names(declared.path))
         self._lookup = _create_lookup(declared, databases)
         self._cache: dict[str, LookupResult] = {}
 
@@ -180,7 +183,7 @@ class _NestedMask:
 
     def __init__(self, declared: PrivateSpec) -> None:
         self.path = declared.path
-        *self._parent_names, self._name = declared.path.split(".")
+        *self._parent_names, self._name = path_names(declared.path)
         self._mode = declared.keep
         self._cache: dict[str, str | None] = {}
 

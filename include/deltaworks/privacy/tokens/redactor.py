@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from deltaworks.privacy.tokens.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
 from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression
+from deltaworks.specs.base import path_names
 from deltaworks.specs.privacy import PrivacySpec, PrivateFieldSpec
 
 _EMAIL: Final = re.compile(r"[A-Za-z0-9_.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.[A-Za-z]{2,24}")
@@ -207,7 +208,7 @@ class Redactor:
         regulation = spec.regulation
         self.opt_out_condition = None if regulation.opt_out is None else EventCondition(regulation.opt_out.when)
         self.child = None if regulation.child is None else EventCondition(regulation.child.when)
-        self._subject = [tuple(path.split(".")) for path in spec.subject]
+        self._subject = list(map(path_names, spec.subject))
         self._day = ""
         self._child_transforms: FieldTransforms | None = None
         self._digests: dict[str, str] = {}
@@ -341,9 +342,7 @@ class EventCondition:
 
     def __init__(self, when: Mapping[str, tuple[Any, ...]]) -> None:
         # True equals 1 in Python but not in JSON.
-        self.paths = [
-            (tuple(path.replace("[]", "").split(".")), {(type(v), v) for v in values}) for path, values in when.items()
-        ]
+        self.paths = [(path_names(path), {(type(v), v) for v in values}) for path, values in when.items()]
 
     def matches(self, event: dict[str, Any]) -> bool:
         """Returns whether the event meets the condition."""
@@ -464,7 +463,7 @@ class _TransformFactory:
 def _compile(fields: Iterable[PrivateFieldSpec], factory: _TransformFactory) -> FieldTransforms:
     root = FieldTransforms()
     for item in fields:
-        *parents, last = (part.removesuffix("[]") for part in item.path.split("."))
+        *parents, last = path_names(item.path)
         node = root
         for name in parents:
             node = node.nested.setdefault(name, FieldTransforms())
