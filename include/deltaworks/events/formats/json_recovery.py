@@ -174,8 +174,8 @@ class _BracketScan:
 
 def _next_text(text: str, position: int) -> int:
     """Returns the next position that has no white space, or the end."""
-    found = _NOT_WHITE_SPACE.search(text, position)
-    return found.start() if found else len(text)
+    match = _NOT_WHITE_SPACE.search(text, position)
+    return match.start() if match else len(text)
 
 
 def _character_at(text: str, position: int) -> str:
@@ -276,7 +276,7 @@ class JsonRecovery:
         """Returns whether a value can be an event of its own, and not a part of the corrupt text around it."""
         following = _character_at(self._text, end)
         if scan is None:
-            return self._text[position] in '{["' or _WORD.match(following) is None
+            return not self._in_array or self._text[position] in '{["' or _WORD.match(following) is None
         if scan.encloses(position, end):
             return False
         next_mark = _character_at(self._text, _next_text(self._text, end))

@@ -122,15 +122,15 @@ def _without_schema_header(payload: bytes, declared: str, form: str) -> bytes:
     if header is None or len(payload) <= header.size or (form != "json" and declared != header.key):
         return payload
     content = payload[header.size :]
-    found = f"it begins with the {header.size} bytes of a {header.name} schema registry"
+    prefix = f"it begins with the {header.size} bytes of a {header.name} schema registry"
     if header.is_compressed(payload):
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{found} and is compressed: turn compression off there")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix} and is compressed: turn compression off there")
     if form == "json" and content[:64].lstrip()[:1] not in (b"{", b"["):
         hint = "what follows is not JSON, but perhaps Avro or Protobuf: let the producer write JSON"
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{found}; {hint}")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix}; {hint}")
     if declared != header.key:
         hint = f"declare source.schema_header: {header.key}, which removes them"
-        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{found}; {hint}")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix}; {hint}")
     return content
 
 

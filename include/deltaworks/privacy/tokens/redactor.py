@@ -125,10 +125,10 @@ def parse_ip(text: str) -> bytes | None:
     Proxies write comma-separated lists, of which the first entry counts. A port (`203.0.113.7:51234`,
     `[2001:db8::1]:443`) and a zone (`fe80::1%eth0`) are ignored.
     """
-    found = _ADDRESS.fullmatch(text.partition(",")[0].strip())
-    if found is None:
+    match = _ADDRESS.fullmatch(text.partition(",")[0].strip())
+    if match is None:
         return None
-    address = str(found[found.lastindex or 0])
+    address = str(match[match.lastindex or 0])
     try:
         if ":" not in address:
             return socket.inet_pton(socket.AF_INET, address)

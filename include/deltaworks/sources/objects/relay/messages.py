@@ -227,7 +227,7 @@ def _notification_event(record: Any) -> FileEvent | None:
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     name = _text(record, "eventName").removeprefix("s3:")
     if not name.startswith(_CREATED):
-        _require_known(name.startswith(_NOT_CREATED))
+        _reject_unless(name.startswith(_NOT_CREATED))
         return None
     s3_object = _mapping(record["s3"], "object")
     try:
@@ -257,7 +257,7 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
         _reject_creating_call(detail)
         return None
     if kind != "Object Created":
-        _require_known(kind in _NOT_CREATED_DETAILS)
+        _reject_unless(kind in _NOT_CREATED_DETAILS)
         return None
     s3_object = _mapping(detail, "object")
     return FileEvent(
@@ -272,13 +272,13 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
     )
 
 
-def _require_known(is_known: bool) -> None:
+def _reject_unless(creates_nothing: bool) -> None:
     """Raises if an event is not known to create no object.
 
     Raises:
         _MessageError: event_not_understood.
     """
-    if not is_known:
+    if not creates_nothing:
         raise _MessageError(Problem.EVENT_NOT_UNDERSTOOD)
 
 
@@ -292,7 +292,7 @@ def _reject_creating_call(detail: Mapping[str, Any]) -> None:
     name = _text(detail, "eventName")
     if name in _CREATING_CALLS and not detail.get("errorCode"):
         raise _MessageError(Problem.CLOUDTRAIL_EVENT)
-    _require_known(name in _CREATING_CALLS or name.startswith(_READING_CALLS))
+    _reject_unless(name in _CREATING_CALLS or name.startswith(_READING_CALLS))
 
 
 def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
