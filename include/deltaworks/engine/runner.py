@@ -195,7 +195,7 @@ class IngestRun:
         self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._batches = 0
         self._rows = 0
-        self._quarantined_rows = 0
+        self._quarantined_events = 0
         self._lost_files = 0
         self._lost_ranges = 0
         self._batch_started: float | None = None
@@ -376,11 +376,11 @@ class IngestRun:
     def _record_batch(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
         self._rows += report.rows
-        self._quarantined_rows += report.quarantined
+        self._quarantined_events += report.quarantined_events
         self._record_losses(report)
         progress.add(report, spark_batch_id=spark_batch_id)
         self._heartbeat.update(
-            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined_rows
+            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined_events
         )
         log.warning(
             "pipeline=%s batch=%d rows=%d quarantined=%d files=%d tables=%d resumed=%s prepare_s=%.2f commit_s=%.2f",

@@ -285,7 +285,7 @@ _FAMILIES: Final = (
         "s",
     ),
     MetricFamily("deltaworks_stream_rows_total", "counter", _STREAM, "Rows committed by this run of the stream."),
-    MetricFamily("deltaworks_stream_quarantined_total", "counter", _STREAM, "Rows quarantined by this run."),
+    MetricFamily("deltaworks_stream_quarantined_total", "counter", _STREAM, "Events quarantined by this run."),
     MetricFamily(
         "deltaworks_stream_backlog_records", "gauge", _STREAM, "Unprocessed records, if the source counts them."
     ),

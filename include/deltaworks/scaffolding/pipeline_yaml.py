@@ -28,6 +28,7 @@ from deltaworks.events.inference.pipeline_proposal import (
 from deltaworks.events.parse import Parser
 from deltaworks.scaffolding.event_sample import EventSample, sample_files
 from deltaworks.sources.objects.landing.inputs import find_inputs
+from deltaworks.specs.base import format_path
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
@@ -197,7 +198,7 @@ def _other_types_comment(proposal: PipelineProposal) -> Iterator[str]:
 
 def _column(column: ProposedColumn, table: ProposedTable) -> str:
     kind = str(column.inferred.kind)
-    parts = [f"name: {column.name}", f"path: {yaml_scalar('.'.join(column.path))}", f"type: {yaml_scalar(kind)}"]
+    parts = [f"name: {column.name}", f"path: {yaml_scalar(format_path(column.path))}", f"type: {yaml_scalar(kind)}"]
     if column.inferred.form != ISO_8601:
         parts.append(_time_format(column.inferred.form))
     share = 100 * column.events / max(1, table.events)
@@ -233,7 +234,7 @@ def _format_note(pattern: str) -> str:
 def _omitted_fields(table: ProposedTable) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for path, reason in table.columns.omitted.items():
-        reasons.setdefault(reason, []).append(yaml_scalar(".".join(path)))
+        reasons.setdefault(reason, []).append(yaml_scalar(format_path(path)))
     for reason, paths in reasons.items():
         more = f" and {len(paths) - _MAX_LISTED:,} more" if len(paths) > _MAX_LISTED else ""
         yield from _comment(f"No column, {reason}: {', '.join(paths[:_MAX_LISTED])}{more}.", indent=4)

@@ -58,7 +58,20 @@ def test_a_large_table_is_not_listed(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "hours"), [("interval 7 days", 168), ("interval 1 week", 168), ("interval 240 hours", 240), ("2 days", 48)]
+    ("text", "hours"),
+    [
+        ("interval 7 days", 168),
+        ("interval 1 week", 168),
+        ("interval 240 hours", 240),
+        ("2 days", 48),
+        ("interval 30 days 12 hours", 732),
+        ("INTERVAL 1 week 1 day 30 minutes", 193),
+        ("interval 90 minutes", 2),
+        ("interval 172800 seconds", 48),
+        ("interval 1 months", 744),
+        ("a fortnight", 878_400),
+        ("interval 30 days and 12 hours", 878_400),
+    ],
 )
 def test_the_retention_of_removed_files_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
     fill(lake, retention=text)

@@ -42,7 +42,7 @@ from deltaworks.events.inference.inferred_types import (
     split_words,
     time_name_words,
 )
-from deltaworks.specs.base import check_field_path
+from deltaworks.specs.base import format_path
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
 _TYPE_FIELD_NAMES = (
@@ -79,7 +79,7 @@ class FieldChoice:
     @property
     def path_text(self) -> str:
         """The path as it is written in a declaration."""
-        return ".".join(self.path)
+        return format_path(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,8 @@ class TimeChoice(FieldChoice):
 
 
 def is_declarable(path: Path) -> bool:
-    """Returns whether a path can be written in a declaration; names with dots, slashes or outer spaces cannot."""
-    if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
-        return False
-    try:
-        check_field_path(".".join(path))
-    except ValueError:
-        return False
-    return True
+    """Returns whether a path can be written in a declaration; names with slashes or outer spaces cannot."""
+    return all(part and "/" not in part and part == part.strip() and part.isprintable() for part in path)
 
 
 def _candidates(events: FieldProfile, max_depth: int) -> Iterator[tuple[Path, FieldProfile]]:
