@@ -6,6 +6,7 @@ Every operation that reads landed rows again starts with `exclusive_reread` and 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -42,6 +43,7 @@ from deltaworks.tables.files import WrittenFile, read_parquet, split_by_partitio
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
 
+log = logging.getLogger(__name__)
 OPERATION = "replay_quarantine"
 Fault = Callable[[str], None]
 
@@ -91,19 +93,17 @@ def close_landed_rows(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, rea
     A restore can bring back quarantined rows that have left quarantine since, and voids replays whose rows stay in the
     tables. A row that lacks in a table of its last replay stays open: another replay adds it there.
 
-    Idempotent. Call it inside `exclusive_reread`.
+    Idempotent. Call it inside `exclusive_reread`. Rows of tables that cannot be read stay open, because another damaged
+    table must not prevent a restore.
     """
-    quarantine = Quarantine(lake, spec.pipeline)
-    tables_of = quarantine.last_landed_tables()
-    keys = quarantine.keys(QuarantineFilter()).select(list(ROW_KEY_COLUMNS))
-    tables_by_row: dict[RowKey, set[str]] = defaultdict(set)
-    seqs = pc.unique(keys.column("_seq"))
-    for table in spec.event_tables if keys.num_rows else ():
-        rows = lake.rows(
-            paths.table(spec.pipeline, table.name), columns=ROW_KEY_COLUMNS, filters=ds.field("_seq").isin(seqs)
-        )
-        for place in () if rows is None else row_keys(rows):
-            tables_by_row[place].add(table.name)
+    try:
+        quarantine = Quarantine(lake, spec.pipeline)
+        tables_of = quarantine.last_landed_tables()
+        keys = quarantine.keys(QuarantineFilter()).select(list(ROW_KEY_COLUMNS))
+    except Exception as error:
+        log.warning("Open rows of %s stay as they are, because quarantine cannot be read: %s", spec.pipeline, error)
+        return 0
+    tables_by_row = _tables_by_row(spec, lake, keys)
     closed = {
         place: sorted(tables_by_row[place])
         for place in sorted({*row_keys(keys)} & tables_by_row.keys())
@@ -121,6 +121,21 @@ def close_landed_rows(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, rea
             break
         commits.complete_prepared()
     return len(closed)
+
+
+def _tables_by_row(spec: PipelineSpec, lake: Lake, keys: pa.Table) -> dict[RowKey, set[str]]:
+    """Returns the readable event tables that contain rows of the file events of these keys."""
+    tables: dict[RowKey, set[str]] = defaultdict(set)
+    of_these = ds.field("_seq").isin(pc.unique(keys.column("_seq")))
+    for table in spec.event_tables if keys.num_rows else ():
+        try:
+            rows = lake.rows(paths.table(spec.pipeline, table.name), columns=ROW_KEY_COLUMNS, filters=of_these)
+        except Exception as error:
+            log.warning("Quarantined rows of %s.%s stay open: %s", spec.pipeline, table.name, error)
+            continue
+        for place in () if rows is None else row_keys(rows):
+            tables[place].add(table.name)
+    return tables
 
 
 class ReplayCommits:

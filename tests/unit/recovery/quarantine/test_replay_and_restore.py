@@ -86,6 +86,16 @@ def test_a_restored_table_leaves_no_open_row_that_is_in_a_table(stage: SourceHar
     check_open_rows(stage)
 
 
+def test_a_damaged_table_does_not_prevent_the_restore_of_another(stage: SourceHarness) -> None:
+    for file in (stage.root / "lake" / paths.table("shop", "logins")).rglob("*.parquet"):
+        file.unlink()
+
+    request = TableRestoreRequest(point=RestorePoint(batch=2), max_rows=1_000)
+    TableRestore(stage.catalog(), "shop", "orders").run(request)
+
+    assert set(stage.landed("orders")) >= set(stage.landed("quarantine"))
+
+
 def test_quarantined_rows_that_return_after_they_were_removed_are_closed(stage: SourceHarness) -> None:
     quarantine = stage.lake.open(paths.table("shop", "quarantine"))
     replays = stage.lake.open(paths.quarantine_replays("shop"))
