@@ -156,6 +156,8 @@ def _inside(value: Any, name: str) -> list[Any]:
         try:
             inner = json.loads(inner)
         except ValueError:
+            if value[name].lstrip().startswith("["):
+                raise  # its elements are read one by one, as far as they can be told apart
             return [BROKEN]
         # Parses again: values that only some parsers accept do not count as a difference.
         _DECODER.decode(value[name])
