@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from deltaworks.console.table_reads import release_while_waiting
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.project_folder import project_root
+from deltaworks.specs.project_folder import declaration_files, project_root
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -250,9 +249,6 @@ def _read_only_error(key: str) -> PermissionError:
     return PermissionError(f"The console does not write {key}: its actions start DAGs that write.")
 
 
-_FOLDERS = ("pipelines", "relays", "environments", "collectors")
-
-
 def _read() -> Catalog:
     from deltaworks.specs.project import load_catalog
 
@@ -292,7 +288,7 @@ class CatalogCache:
             self._lock.release()
 
     def _reload(self) -> Catalog:
-        state = _list_files(project_root() / "include")
+        state = declaration_files(project_root())
         if self._catalog is None or state != self._files:
             try:
                 self._catalog, self._files = self._read(), state
@@ -301,16 +297,3 @@ class CatalogCache:
                     raise
         self._checked_at = time.monotonic()
         return self._catalog
-
-
-def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
-    """Returns all declaration files with modification time and size."""
-    files = set()
-    for folder in _FOLDERS:
-        for path in (include / folder).rglob("*"):
-            try:
-                status = path.stat()
-            except OSError:  # the file was removed after it was listed
-                continue
-            files.add((str(path), status.st_mtime_ns, status.st_size))
-    return frozenset(files)

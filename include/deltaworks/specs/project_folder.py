@@ -15,11 +15,25 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
+_DECLARATION_FOLDERS = ("pipelines", "relays", "environments", "collectors")
 
 
 def project_root() -> Path:
     """Returns the project folder: DELTAWORKS_PROJECT, or the checkout."""
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
+
+
+def declaration_files(root: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns all declaration files of a project, each with its modification time and size."""
+    files = set()
+    for folder in _DECLARATION_FOLDERS:
+        for path in (root / "include" / folder).rglob("*"):
+            try:
+                status = path.stat()
+            except OSError:  # the file was removed after it was listed
+                continue
+            files.add((str(path), status.st_mtime_ns, status.st_size))
+    return frozenset(files)
 
 
 def settings_file() -> Path:
