@@ -62,21 +62,24 @@ _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
 
 def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable[Action]) -> list[str]:
-    """Returns, sorted, the paths that these add actions require and that do not exist.
+    """Returns, sorted, the paths that these add actions require and that do not exist, or have another size than the
+    log says. A listing returns sizes too, so the check costs nothing.
 
     Files with an absolute path belong to another table and are not checked.
     """
     actions = list(files.values()) if isinstance(files, Mapping) else list(files)
+    sizes = {unquote(action["path"]): action.get("size") for action in actions}
     required = sorted({path for action in actions for path in required_objects(action)})
     if not required:
         return []
     root = arrow_path(lake.storage, key)
     if len(required) <= _MAX_STAT_REQUESTS:
         infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in required])
-        return [path for path, info in zip(required, infos, strict=True) if info.type is not fs.FileType.File]
-    file_infos = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    present = {info.path.removeprefix(f"{root}/") for info in file_infos if info.type is fs.FileType.File}
-    return [path for path in required if path not in present]
+    else:
+        infos = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    present = {info.path.removeprefix(f"{root}/"): info.size for info in infos if info.type is fs.FileType.File}
+    # A deletion vector's object holds several vectors, and the log has the size of each.
+    return [path for path in required if path not in present or sizes.get(path) not in (None, present[path])]
 
 
 def required_objects(action: Action) -> list[str]:
