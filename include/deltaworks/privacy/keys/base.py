@@ -3,7 +3,12 @@
 A service has master keys that never leave it, and wraps data keys with them: 32 random bytes that encrypt values. A
 wrapped key is bound to a context (`namespace`, `purpose` and more): it can be unwrapped only with the same context.
 
-A keyring is a local folder with one master key per namespace and purpose, which wraps data keys with AES-256-GCM.
+All encryption is done here (`encrypt_bytes`): AES-256-GCM under a subkey of its own for each message, derived by HKDF
+(RFC 5869) from the key and 16 random bytes of the message's head. The head has a random nonce too. So two messages have
+the same subkey and nonce only if 28 random bytes are equal, however many processes encrypt under one key; there is no
+counter that a fork, a restored snapshot or a second writer could repeat.
+
+A keyring is a local folder with one master key per namespace and purpose, which wraps data keys with `encrypt_bytes`.
 Everyone who can read the folder has the keys. Destroying a key takes effect immediately, but copies of the folder still
 contain it, so exclude the folder from backups.
 """
@@ -89,7 +94,43 @@ def encode_context(context: Context) -> bytes:
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
 
 
+_SALT_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_SUBKEY_INFO: Final = b"deltaworks.subkey\0"
+
+
+def encrypt_bytes(key: bytes, plain: bytes, additional: bytes) -> bytes:
+    """Encrypts bytes and returns `16 B salt | 12 B nonce | AES-256-GCM`. Each call returns different bytes."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    head = os.urandom(_SALT_BYTES + _NONCE_BYTES)
+    return head + AESGCM(_derive_subkey(key, head)).encrypt(head[_SALT_BYTES:], plain, additional)
+
+
+def decrypt_bytes(key: bytes, data: bytes, additional: bytes) -> bytes:
+    """Decrypts the output of `encrypt_bytes`.
+
+    Raises:
+        InvalidTag: the key, the associated data or the bytes differ.
+    """
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    end = _SALT_BYTES + _NONCE_BYTES
+    if len(data) < end + _TAG_BYTES:
+        raise InvalidTag
+    return AESGCM(_derive_subkey(key, data[:end])).decrypt(data[_SALT_BYTES:end], data[end:], additional)
+
+
+def _derive_subkey(key: bytes, head: bytes) -> bytes:
+    """Derives the key of one message. Keys are uniformly random, so HKDF needs its second step only."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    return HKDFExpand(SHA256(), KEY_BYTES, _SUBKEY_INFO + head[:_SALT_BYTES]).derive(key)
+
+
 _KEY_SUFFIX: Final = ".key"
 _DESTROYED_SUFFIX: Final = ".destroyed"
 _KEY_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+$")
@@ -119,22 +160,18 @@ class LocalKeyring:
         """Creates a data key, wrapped by the master key of the context's namespace and purpose. Creates that master key
         if needed.
         """
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        key_id = _key_id(context)
-        plain, nonce = os.urandom(KEY_BYTES), os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._wrapping_key(key_id, create=True)).encrypt(nonce, plain, encode_context(context))
-        return DataKey(plain, nonce + sealed, key_id)
+        key_id, plain = _key_id(context), os.urandom(KEY_BYTES)
+        wrapped = encrypt_bytes(self._wrapping_key(key_id, create=True), plain, encode_context(context))
+        return DataKey(plain, wrapped, key_id)
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
         """Unwraps a data key; see `KeyService.unwrap`."""
         from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key = self._wrapping_key(_key_id(context), create=False)
         try:
-            return AESGCM(key).decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], encode_context(context))
-        except (InvalidTag, ValueError) as error:
+            return decrypt_bytes(key, wrapped, encode_context(context))
+        except InvalidTag as error:
             raise context_differs_error(context) from error
 
     def destroy(self, key_id: str) -> DestroyedKey:
