@@ -13,6 +13,7 @@ import pytest
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedLanding, CertifiedScan
 from deltaworks.control.records.erasure import Erasures
+from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
@@ -41,7 +42,8 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
         erasures.create(name, received_at=received, digest="d", by="dpo", **terms)
     erasures.record_state(erasures.request("e1"), "certified", by="tests")
-    Certificates(objects, "players").append(certificate())
+    vault = open_objects(privacy_settings_of(load_catalog().environment).vault)
+    Certificates(objects, "players", vault).append(certificate())
     return root
 
 

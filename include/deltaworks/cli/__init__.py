@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 import typer
 
 from deltaworks.cli.commands import command_entries
 from deltaworks.cli.lazy import group_class, skip_pandas_import
+from deltaworks.control.provenance import PERSON_VARIABLE
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -35,6 +37,8 @@ def main() -> None:
     # time of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
+    # A person at a terminal is who the operating system says. Only tasks get a name from Airflow.
+    os.environ.pop(PERSON_VARIABLE, None)
     try:
         app(prog_name="deltaworks")
     except DeltaworksError as error:

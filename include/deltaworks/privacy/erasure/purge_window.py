@@ -320,7 +320,7 @@ def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]
             )
 
 
-def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
+def person_of_request(namespace: Namespace, request: ErasureRequest) -> Person:
     """Returns the person of an open request, as recorded, or resolved now if it is not recorded yet."""
     person = read_person(namespace, request)
     return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])
