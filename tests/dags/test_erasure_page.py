@@ -15,7 +15,7 @@ from deltaworks.control.records.certificate import Certificate, Certificates, Ce
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
 from deltaworks.specs.project import load_catalog
-from tests.dags.airflow_project import write_project
+from tests.dags.airflow_project import declare_vault, write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
 from tests.records import record_of
 
@@ -33,6 +33,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = write_project(tmp_path / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
+    declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     objects, now = open_objects(load_catalog().environment.lake), dt.datetime.now(dt.UTC)

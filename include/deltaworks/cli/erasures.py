@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -156,6 +157,26 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
     print_document(data.decode())
 
 
+def keyring(
+    writers: Path = typer.Option(help="Folder to write the keys of collectors to.", show_default=False),
+) -> None:
+    """Give collectors a keyring of their own: keys to compute tokens and to seal, none that opens what is sealed.
+
+    Missing keys of all namespaces are created first. Repeat it after you declare a namespace.
+    """
+    from deltaworks.privacy.keys.base import LocalKeyring
+    from deltaworks.privacy.keys.stored_keys import open_key_service
+    from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
+
+    project = catalog(required_service=None)
+    service = open_key_service(privacy_settings_of(project.environment).keys)
+    if not isinstance(service, LocalKeyring):
+        print_line("The keys are in a key service: its policy grants each role what it needs.")
+        return
+    service.share_with_writers(writers, project.namespaces)
+    print_line(f"{writers} has the keys of writers of {len(project.namespaces)} namespaces.")
+
+
 def _erasures(namespace: str) -> Erasures:
     project = catalog()
     project.namespace(namespace)
@@ -169,6 +190,7 @@ app.command()(refuse)
 app.command()(extend)
 app.command()(certificate)
 app.command()(reapply)
+app.command()(keyring)
 
 
 @app.command("reveals")

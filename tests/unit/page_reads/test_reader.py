@@ -22,7 +22,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import append_rows, pipeline_spec
-from tests.dags.airflow_project import write_project
+from tests.dags.airflow_project import declare_vault, write_project
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
@@ -57,6 +57,7 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
+    declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     objects = open_objects(load_catalog().environment.lake)
@@ -83,6 +84,7 @@ def test_without_access_to_the_vault_the_end_of_a_chain_is_not_verified(
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
+    declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
 

@@ -37,7 +37,9 @@ from deltaworks.privacy.keys.base import (
     UNREADABLE_PURPOSE,
     DataKey,
     KeyService,
+    decapsulate_key,
     decrypt_bytes,
+    encapsulate_key,
     encrypt_bytes,
     key_context,
 )
@@ -110,7 +112,7 @@ class SealedPayload:
 
     Attributes:
         name: identifies the frame within its writer: a request id, a task of a batch, or a digest.
-        wrapped: the wrapped data key; empty for unreadable bodies, which use the key of `day`.
+        wrapped: the wrapped data key; for unreadable bodies a key encapsulated for the key pair of `day`.
     """
 
     namespace: str
@@ -196,7 +198,7 @@ class Sealer:
 
     Args:
         writer: a collector's id, or a pipeline.
-        day_key: returns the key of a day, for unreadable bodies; see `keys.stored_keys.get_or_create_key`.
+        day_key: returns the public key of a day, for unreadable bodies; see `keys.stored_keys.day_public_key`.
         clock: returns seconds since 1970.
     """
 
@@ -218,6 +220,7 @@ class Sealer:
         self._created_at = 0.0
         self._failed_at = 0.0
         self._days: dict[str, bytes] = {}
+        self._day_keys: dict[bytes, tuple[bytes, bytes]] = {}
         self._lock = threading.Lock()
 
     def seal_identities(self, identities: Iterable[Identity], *, name: str) -> bytes:
@@ -232,22 +235,31 @@ class Sealer:
         return SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", blob).encode()
 
     def seal_unreadable(self, body: bytes, *, name: str, day: str) -> bytes:
-        """Encrypts an unreadable body under the key of a day (`2026-11-23`) and returns the frame's payload.
+        """Encrypts an unreadable body for the key of a day (`2026-11-23`) and returns the frame's payload.
 
         Raises:
             DeltaworksError: the day key is not available.
         """
-        key = self.key_for_day(day)
-        payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, b"")
+        wrapped, key = self._encapsulated_key(self.key_for_day(day))
+        payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, wrapped, day, b"")
         blob = seal_bytes(key, body, payload.additional_data)
-        return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, blob).encode()
+        return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, wrapped, day, blob).encode()
 
     def key_for_day(self, day: str) -> bytes:
-        """Returns the key that encrypts the unreadable bodies of a day."""
+        """Returns the public key for the unreadable bodies of a day."""
         with self._lock:
             if day not in self._days:
                 self._days = {day: self._day_key(day)}
             return self._days[day]
+
+    def _encapsulated_key(self, public: bytes) -> tuple[bytes, bytes]:
+        """Returns a key for the owner of a day's key pair, with its encapsulation. One agreement serves all bodies of
+        the day, as it costs ten times as much as encrypting a body.
+        """
+        with self._lock:
+            if public not in self._day_keys:
+                self._day_keys = {public: encapsulate_key(public)}
+            return self._day_keys[public]
 
     def data_key(self) -> DataKey:
         """Returns the current data key. During an outage of the key service, returns the last one for up to a day."""
@@ -273,7 +285,7 @@ class Unsealer:
     """Decrypts frames. Caches unwrapped keys. Not thread-safe.
 
     Args:
-        day_key: returns the key of a day of a namespace; raises if it was destroyed.
+        day_key: returns the private key of a day of a namespace; raises if it was destroyed.
     """
 
     def __init__(self, service: KeyService, *, day_key: Callable[[str, str], bytes]) -> None:
@@ -303,8 +315,15 @@ class Unsealer:
         Raises:
             DeltaworksError: SEALED_UNREADABLE, or the day key is not available.
         """
+        from cryptography.exceptions import InvalidTag
+
         frame = SealedPayload.decode(payload)
-        return unseal_bytes(self._day_key(frame.namespace, frame.day), frame.blob, frame.additional_data)
+        private = self._day_key(frame.namespace, frame.day)
+        try:
+            key = decapsulate_key(private, frame.wrapped)
+        except InvalidTag as error:
+            raise _unreadable_error("the key in its header is invalid") from error
+        return unseal_bytes(key, frame.blob, frame.additional_data)
 
 
 def encode_sealed_file(frames: Iterable[SealedFrame]) -> bytes:

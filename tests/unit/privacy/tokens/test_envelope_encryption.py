@@ -23,6 +23,8 @@ from deltaworks.privacy.keys.base import (
     LocalKeyring,
     decrypt_bytes,
     encrypt_bytes,
+    new_head,
+    public_key,
 )
 from deltaworks.privacy.tokens.envelope_encryption import (
     DATA_KEY_SECONDS,
@@ -79,8 +81,12 @@ def day_key(day: str) -> bytes:
     return day.encode().ljust(32, b"\0")
 
 
+def day_public_key(day: str) -> bytes:
+    return public_key(day_key(day))
+
+
 def sealer_of(keys: KeyService, *, clock: Clock | None = None, namespace: str = "players") -> Sealer:
-    return Sealer(keys, namespace=namespace, writer="edge-1", day_key=day_key, clock=clock or Clock())
+    return Sealer(keys, namespace=namespace, writer="edge-1", day_key=day_public_key, clock=clock or Clock())
 
 
 def unsealer_of(keys: KeyService) -> Unsealer:
@@ -153,16 +159,17 @@ def test_a_body_is_sealed_under_the_key_of_its_day(keys: CountedKeys) -> None:
 SEALERS_OF_A_DAY = 2 * 86_400
 #: Random bytes at the start of an encrypted message: the salt of its subkey and its nonce.
 HEAD_BYTES = 28
+DAY_PUBLIC = public_key(bytes(32))
 
 
 def task_sealer() -> Sealer:
     """A sealer as each task opens it, with the keys that the driver sends to all of them."""
     data_key = DataKey(bytes(32), b"wrapped", "key")
-    return SealKeys("players", "shop", "batch", data_key, "2026-11-23", bytes(32)).sealer()
+    return SealKeys("players", "shop", "batch", data_key, "2026-11-23", DAY_PUBLIC).sealer()
 
 
 def heads_of_frames(sealer: Sealer, count: int = 1) -> list[bytes]:
-    payloads = [sealer.seal_unreadable(b"", name="digest", day="2026-11-23") for _ in range(count)]
+    payloads = [sealer.seal_identities([], name="digest") for _ in range(count)]
     return [SealedPayload.decode(payload).blob[1 : 1 + HEAD_BYTES] for payload in payloads]
 
 
@@ -173,9 +180,10 @@ def test_no_two_sealers_of_a_day_repeat_a_subkey_and_nonce() -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(1800)
 def test_no_two_sealers_of_a_year_repeat_a_subkey_and_nonce() -> None:
     for _ in range(365):
-        made = {encrypt_bytes(bytes(32), b"", b"")[:HEAD_BYTES] for _ in range(SEALERS_OF_A_DAY)}
+        made = {new_head() for _ in range(SEALERS_OF_A_DAY)}
 
         assert len(made) == SEALERS_OF_A_DAY
 
