@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from deltaworks.control.objects import open_objects
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects, open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedLanding, CertifiedScan
 from deltaworks.control.records.erasure import Erasures
-from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import declare_vault, write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
@@ -33,7 +33,6 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = write_project(tmp_path / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
-    declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     objects, now = open_objects(load_catalog().environment.lake), dt.datetime.now(dt.UTC)
@@ -43,8 +42,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
         erasures.create(name, received_at=received, digest="d", by="dpo", **terms)
     erasures.record_state(erasures.request("e1"), "certified", by="tests")
-    vault = open_objects(privacy_settings_of(load_catalog().environment).vault)
-    Certificates(objects, "players", vault).append(certificate())
+    Certificates(objects, "players", LocalObjects(root / "vault")).append(certificate())
     return root
 
 
@@ -89,7 +87,19 @@ def test_a_certificate_is_served_as_stored(server: Any, requests: Path) -> None:
 
 
 def test_the_certificate_chain_is_verified(server: Any, requests: Path) -> None:
-    assert "Certificates: 1" in server.get(CHAIN, headers=viewer()).text
+    declare_vault(requests)
+
+    page = server.get(CHAIN, headers=viewer()).text
+
+    assert "Certificates: 1" in page
+    assert "is not verified" not in page
+
+
+def test_a_removed_newest_certificate_is_noticed(server: Any, requests: Path) -> None:
+    declare_vault(requests)
+    open_objects(load_catalog().environment.lake).delete(paths.erasure_certificate("players", "e1"))
+
+    assert "CERTIFICATES_BROKEN" in server.get(CHAIN, headers=viewer()).text
 
 
 def test_a_user_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:
