@@ -297,7 +297,8 @@ class PersonRowCount:
 def person_of_token(namespace: Namespace, token: str) -> Person:
     """Resolves a token to a person, from the current content of the vault and the mutations."""
     origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
-    return resolve_person(token, VaultIdentities(namespace.vault), origins)
+    identities = VaultIdentities(namespace.vault)
+    return resolve_person(token, identities, origins, kinds=namespace.subject_kinds)
 
 
 def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:

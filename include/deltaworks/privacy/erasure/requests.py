@@ -11,7 +11,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.erasure.person_resolution import MAX_EXAMPLES, Person, tokens_digest
+from deltaworks.privacy.erasure.person_resolution import MAX_EXAMPLES, Person, SubjectKinds, tokens_digest
 from deltaworks.privacy.keys.stored_keys import namespace_token_key
 from deltaworks.privacy.paths import vault_request_subjects
 from deltaworks.privacy.tokens.envelope_encryption import is_token, token
@@ -79,6 +79,18 @@ class Namespace:
     def confirm_above(self) -> int:
         """The number of subjects above which a second person confirms: the smallest of the namespace's pipelines."""
         return min(require_privacy(spec).erase.confirm_above for spec in self.pipelines)
+
+    @property
+    def subject_kinds(self) -> SubjectKinds:
+        """The kinds of identifiers that can be the subject of an event: persons are always the first declared ones."""
+        first: set[str] = set()
+        others: set[str] = set()
+        for privacy in map(require_privacy, self.pipelines):
+            fields = [field for path in privacy.subject if (field := privacy.field_for(path)) is not None]
+            kinds = [field.kind for field in fields if field.kind is not None]
+            first.update(kinds[:1])
+            others.update(kind for kind in kinds[1:] if kind != kinds[0])
+        return SubjectKinds(persons=frozenset(first - others), others=frozenset(others))
 
     def home(self, pipeline: str) -> PipelineHome:
         """Returns the control records of one of its pipelines."""
@@ -210,8 +222,8 @@ def _count_subjects(namespace: Namespace, subjects: Sequence[str], number: int) 
     for subject in subjects[:MAX_EXAMPLES]:
         own = [row for row in rows if row["subject"] == subject]
         kinds = ", ".join(sorted({row["kind"] for row in own}))
-        known = f"{kinds} since {min(row['first_seen'] for row in own):%Y-%m-%d}" if own else "no values in the vault"
-        lines.append(f"  {subject} ({known})")
+        values = f"{kinds} since {min(row['first_seen'] for row in own):%Y-%m-%d}" if own else "no values in the vault"
+        lines.append(f"  {subject} ({values})")
     return "\n".join([*lines, *([f"  and {number - MAX_EXAMPLES:,} more"] if number > MAX_EXAMPLES else [])])
 
 

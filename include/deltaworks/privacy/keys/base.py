@@ -179,7 +179,7 @@ def _derive_subkey(key: bytes, head: bytes) -> bytes:
 _KEY_SUFFIX: Final = ".key"
 _PUBLIC_SUFFIX: Final = ".pub"
 _DESTROYED_SUFFIX: Final = ".destroyed"
-#: Marks the folder of writers, in which no key is created: nobody else would have its private part.
+#: Marks the folder of writers, in which no key is created: no other process would have its private part.
 _WRITERS_MARK: Final = ".writers"
 #: Purposes whose data keys writers create but never unwrap.
 _SEALING_PURPOSES: Final = (SEAL_PURPOSE, UNREADABLE_PURPOSE)

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from deltaworks.privacy.erasure.person_resolution import (
     MutationIntervals,
     Pairs,
     Person,
+    SubjectKinds,
     VaultIdentities,
     resolve_person,
 )
@@ -55,6 +56,9 @@ class Known(NamedTuple):
 
     def merged(self, *, finals: Collection[str] = (), ids: Collection[str] = ()) -> Pairs:
         return {pair for pair in self.merges if pair[0] in finals or pair[1] in ids}
+
+    def of_kinds(self, tokens: Collection[str], kinds: Collection[str]) -> set[str]:
+        return set()
 
     def resolve(self, token: str) -> Person:
         return resolve_person(token, self, [self])
@@ -148,7 +152,7 @@ def test_whom_a_token_names(known: Known, token: str, subjects: Sequence[str], t
     assert (person.subjects, person.tokens) == (tuple(subjects), tuple(tokens))
 
 
-def take_events(lake: PeopleLake, events: Sequence[dict[str, str]]) -> None:
+def take_events(lake: PeopleLake, events: Sequence[dict[str, Any]]) -> None:
     """Redacts events as the parser does, and ingests what it seals into the vault."""
     namespace = lake.namespace
     (spec,) = namespace.pipelines
@@ -163,7 +167,9 @@ def take_events(lake: PeopleLake, events: Sequence[dict[str, str]]) -> None:
 
     sealer = Sealer(vault.service, namespace="players", writer="shop", day_key=day_key)
     frame = SealedFrame(1, SealedKind.IDENTITIES, sealer.seal_identities(result.identities, name="batch"))
-    vault.objects.put(parser_sealed_path("shop", "batch", "1"), encode_sealed_file([frame]))
+    vault.objects.put(
+        parser_sealed_path("shop", "batch", "1"), encode_sealed_file([frame] if result.identities else [])
+    )
     run_ingest(lake.catalog.environment, "players", dry_run=False)
 
 
@@ -210,9 +216,76 @@ def test_no_combination_of_fields_erases_the_others(lake: PeopleLake, fields: tu
     assert lake.namespace.vault.keys.get(subjects) == keys
 
 
-def mutable_lake(folder: Path) -> PeopleLake:
+def test_a_stranger_who_claims_devices_of_others_waits_for_a_second_person(lake: PeopleLake) -> None:
+    """A device without a player is its own subject, of which the vault knows nothing."""
+    devices = [f"device{number}" for number in range(1000)]
+    lake.orders(*((None, device, None, number) for number, device in enumerate(devices[:20])))
+    take_events(lake, [{"device": device} for device in devices])
+    take_events(lake, [{"player": "stranger", "device": device} for device in devices])
+
+    request = ask(lake, "player", "stranger")
+    (waiting,) = lake.advance(may_purge=False)
+
+    assert (waiting.state, "1,001 subjects" in waiting.waiting_for) == ("resolved", True)
+    assert lake.amounts() == list(range(20))
+    lake.namespace.erasures.refuse(request_of(lake, request), reason="claims of others", by="second")
+    assert lake.advance() == []
+
+
+PLAYERS = SHOP.replace(
+    "    - {path: email,", "    - {path: 'opponents[]', action: token, as: player}\n    - {path: email,"
+)
+
+
+def test_opponents_are_other_persons(tmp_path: Path) -> None:
+    lake = PeopleLake(tmp_path, PLAYERS)
+    victims = [f"victim{number}" for number in range(10)]
+    take_events(lake, [{"player": "ann", "opponents": victims}, {"player": "ann", "email": "ann@example.org"}])
+
+    person = person_of_token(lake.namespace, lake.token("email", "ann@example.org"))
+
+    assert person.subjects == (lake.token("player", "ann"),)
+    assert set(person.tokens) == {lake.token("player", "ann"), lake.token("email", "ann@example.org")}
+    assert (person.shared, person.needs_confirmation(3)) == (10, False)
+
+
+def test_a_person_whom_others_mention_is_not_shared(tmp_path: Path) -> None:
+    lake = PeopleLake(tmp_path, PLAYERS)
+    others = [f"player{number}" for number in range(10)]
+    take_events(lake, [{"player": name, "opponents": ["ann"]} for name in others])
+    take_events(lake, [{"player": "ann", "device": "phone"}])
+
+    person = person_of_token(lake.namespace, lake.token("player", "ann"))
+
+    assert set(person.tokens) == {lake.token("player", "ann"), lake.token("device", "phone")}
+    assert not person.needs_confirmation(3)
+
+
+def test_a_merged_id_that_others_mention_is_erased(tmp_path: Path) -> None:
+    lake = mutable_lake(tmp_path, PLAYERS)
+    add_merges(lake, ("ann", "guest"))
+    take_events(lake, [{"player": "bob", "opponents": ["guest"]}])
+
+    person = person_of_token(lake.namespace, lake.token("player", "ann"))
+
+    assert set(person.subjects) == {lake.token("player", "ann"), lake.token("player", "guest")}
+
+
+def test_kinds_of_persons_are_first_in_all_pipelines(lake: PeopleLake) -> None:
+    assert lake.namespace.subject_kinds == SubjectKinds(persons=frozenset({"player"}), others=frozenset({"device"}))
+
+
+def test_a_device_that_occurs_with_another_player_is_not_claimed(lake: PeopleLake) -> None:
+    take_events(lake, [{"player": "victim", "device": "phone"}, {"player": "stranger", "device": "phone"}])
+
+    person = person_of_token(lake.namespace, lake.token("player", "stranger"))
+
+    assert (person.tokens, person.shared) == ((lake.token("player", "stranger"),), 1)
+
+
+def mutable_lake(folder: Path, pipeline: str = SHOP) -> PeopleLake:
     """A lake whose pipeline has mutations, of which only the resolved intervals are needed here."""
-    lake = PeopleLake(folder)
+    lake = PeopleLake(folder, pipeline)
     spec = lake.catalog.pipeline("shop").model_copy(update={"mutations": MutationsSpec(requests="requests")})
     lake.catalog = replace(lake.catalog, pipelines={"shop": spec})
     return lake
@@ -334,7 +407,7 @@ def test_a_description_counts_subjects_and_names_some(lake: PeopleLake) -> None:
     assert STRANGER not in own + spared
 
 
-def test_a_request_of_one_subject_needs_no_confirmation(lake: PeopleLake) -> None:
+def test_a_request_of_a_player_with_a_device_needs_no_confirmation(lake: PeopleLake) -> None:
     take_events(lake, [{"player": "ann", "email": "ann@example.org", "device": "phone"}])
     namespace = lake.namespace
     token = token_of(namespace, kind="email", value="ann@example.org")
@@ -342,4 +415,6 @@ def test_a_request_of_one_subject_needs_no_confirmation(lake: PeopleLake) -> Non
 
     (description,) = describe_person(namespace, person_of_token(namespace, token))
 
-    assert description.startswith(f"It erases 1 subject:\n  {lake.token('player', 'ann')} (email since ")
+    assert description.startswith("It erases 2 subjects:\n  ")
+    assert f"{lake.token('player', 'ann')} (email since " in description
+    assert f"{lake.token('device', 'phone')} (no values in the vault)" in description
