@@ -229,6 +229,17 @@ def test_the_command_that_creates_the_keys_works_with_the_settings_of_its_servic
     }
 
 
+def test_without_a_keyring_the_command_creates_nothing_and_does_not_fail(tmp_path: Path) -> None:
+    command = ["python", *SERVICES["keyring-init"]["command"][1:-1], str(tmp_path / "writers")]
+    example = variables("aws.env.example")
+    settings = {"DELTAWORKS_ENVIRONMENT": "aws", "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include")}
+
+    done = run_process(command, check=True, cwd=ROOT, env={**example, **settings})
+
+    assert "declares no keyring" in done.stdout
+    assert not (tmp_path / "writers").exists()
+
+
 def test_no_two_services_publish_one_port() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     numbers = [port.removeprefix(LOOPBACK).split(":")[0] for port in published]
