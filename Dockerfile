@@ -15,7 +15,7 @@ RUN apt-get update \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 50000 --gid 0 --create-home airflow \
-    && mkdir -p /opt/deltaworks/lake /opt/deltaworks/landing /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/keyring /opt/airflow/logs \
+    && mkdir -p /opt/deltaworks/lake /opt/deltaworks/landing /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/keyring /opt/airflow/keyring-writers /opt/airflow/logs \
     && chown -R airflow:0 /opt/deltaworks /opt/airflow /var/spool/deltaworks \
     && chmod -R g=u /home/airflow /opt/airflow
 COPY --from=airflow /entrypoint /clean-logs /

@@ -75,6 +75,14 @@ messaging: {}
 """
 
 
+def declare_vault(root: Path) -> None:
+    """Declares a keyring and a vault in the environment of a project."""
+    environment = root / "include" / "environments" / "local.yaml"
+    keys = f'{{kind: keyring, folder: "{root}/keys"}}'
+    declared = f'privacy: {{keys: {keys}, vault: {{root: "file://{root}/vault"}}}}\n'
+    environment.write_text(environment.read_text() + declared)
+
+
 def write_project(root: Path) -> Path:
     """A project with one relay and two pipelines, one with gold and one without."""
     include = root / "include"

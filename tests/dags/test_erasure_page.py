@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 import pytest
 
-from deltaworks.control.objects import open_objects
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects, open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedLanding, CertifiedScan
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.specs.project import load_catalog
-from tests.dags.airflow_project import write_project
+from tests.dags.airflow_project import declare_vault, write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
 from tests.records import record_of
 
@@ -41,7 +42,7 @@ def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
         erasures.create(name, received_at=received, digest="d", by="dpo", **terms)
     erasures.record_state(erasures.request("e1"), "certified", by="tests")
-    Certificates(objects, "players").append(certificate())
+    Certificates(objects, "players", LocalObjects(root / "vault")).append(certificate())
     return root
 
 
@@ -86,7 +87,19 @@ def test_a_certificate_is_served_as_stored(server: Any, requests: Path) -> None:
 
 
 def test_the_certificate_chain_is_verified(server: Any, requests: Path) -> None:
-    assert "Certificates: 1" in server.get(CHAIN, headers=viewer()).text
+    declare_vault(requests)
+
+    page = server.get(CHAIN, headers=viewer()).text
+
+    assert "Certificates: 1" in page
+    assert "is not verified" not in page
+
+
+def test_a_removed_newest_certificate_is_noticed(server: Any, requests: Path) -> None:
+    declare_vault(requests)
+    open_objects(load_catalog().environment.lake).delete(paths.erasure_certificate("players", "e1"))
+
+    assert "CERTIFICATES_BROKEN" in server.get(CHAIN, headers=viewer()).text
 
 
 def test_a_user_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:

@@ -41,7 +41,7 @@ pytestmark = [
 STARTS_WITHIN_SECONDS = 600.0
 LANDS_WITHIN_SECONDS = 600.0
 FAILS_WITHIN_SECONDS = 300.0
-ONE_SHOT = ("airflow-init", "landing-init")
+ONE_SHOT = ("airflow-init", "landing-init", "keyring-init")
 #: Health is read from database entries or a file, so it changes with a delay.
 TOLD_LATE = ("deadman", "airflow-dag-processor", "airflow-triggerer")
 EDITS = SHARED_DATA / "wikipedia_edits" / "wikiticker-2015-09-12-sampled.json.gz"

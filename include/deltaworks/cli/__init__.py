@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from deltaworks import __version__
 from deltaworks.cli.commands import command_entries, nested_operations
 from deltaworks.cli.lazy import group_class, skip_pandas_import
+from deltaworks.control.provenance import PERSON_VARIABLE
+from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
     name="deltaworks",
@@ -50,6 +53,8 @@ def main() -> None:
     # time of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
+    # A person at a terminal is who the operating system says. Only tasks get a name from Airflow.
+    os.environ.pop(PERSON_VARIABLE, None)
     try:
         app(prog_name="deltaworks")
     except Exception as raised:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,6 +13,7 @@ from deltaworks.cli.output import listing_command, print_document, print_line, p
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import system_user
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.errors import ConfigError
@@ -32,7 +33,7 @@ def erase(
         None, help=("Identifier; prompted for by default, which keeps it out of the shell history.")
     ),
     received: str = typer.Option("", help="Day the person asked, such as 2026-11-02; by default today."),
-    dry_run: bool = typer.Option(True, help="Only count rows and dates per table."),
+    dry_run: bool = typer.Option(True, help="Only count subjects, and rows and dates per table."),
 ) -> None:
     """Create an erasure request: suppress new events of the person, and destroy their key.
 
@@ -55,7 +56,7 @@ def _create_request(namespace: Namespace, token: str, received_at: datetime) -> 
     from deltaworks.privacy.erasure.erasure_run import ErasureRun
     from deltaworks.privacy.erasure.requests import receive_request
 
-    request = receive_request(namespace, token, received_at=received_at, by=getpass.getuser())
+    request = receive_request(namespace, token, received_at=received_at, by=system_user())
     print_line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
     for result in ErasureRun(namespace, now=utc_now(), may_purge=False).run():
         if result.request == request.request_id:
@@ -66,13 +67,15 @@ def _create_request(namespace: Namespace, token: str, received_at: datetime) -> 
 
 def _print_counts(namespace: Namespace, token: str) -> None:
     from deltaworks.privacy.erasure.purge_window import count_rows, person_of_token
+    from deltaworks.privacy.erasure.requests import describe_person
 
     person = person_of_token(namespace, token)
     listing = Listing(("table", "rows", "from", "to", ""), title="rows to delete")
-    for counted in count_rows(namespace, person):
-        listing.add(*counted.cells)
+    for rows in count_rows(namespace, person):
+        listing.add(*rows.cells)
     shared = f"{person.shared} shared with other people, which are kept" if person.shared else "none shared"
-    print_parts([listing, f"{len(person.tokens)} tokens, {shared}. Nothing was changed; use --no-dry-run."])
+    counted = f"{len(person.tokens)} tokens, {shared}."
+    print_parts([*describe_person(namespace, person), listing, f"{counted} Nothing was changed; use --no-dry-run."])
 
 
 def _parse_received(text: str) -> datetime:
@@ -104,14 +107,14 @@ def list_erasures(
 def refuse(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _REASON) -> None:
     """Refuse a request (article 17(3)) before any of its work is done."""
     erasures = _erasures(namespace)
-    erasures.refuse(erasures.request(request), reason=reason, by=getpass.getuser())
+    erasures.refuse(erasures.request(request), reason=reason, by=system_user())
     print_line(f"{request} is refused. Inform the person of the reason and of their right to complain.")
 
 
 def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _REASON) -> None:
     """Extend the deadline of a request by two months (article 12(3)); inform the person within the first month."""
     erasures = _erasures(namespace)
-    extended = erasures.extend(erasures.request(request), reason=reason, by=getpass.getuser(), now=utc_now())
+    extended = erasures.extend(erasures.request(request), reason=reason, by=system_user(), now=utc_now())
     print_line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month.")
 
 
@@ -136,10 +139,13 @@ def reapply(
 
 
 def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
-    """Print the certificate of a request after verifying the namespace's certificate chain."""
+    """Print the certificate of a request after verifying the namespace's chain, and its end in the vault."""
+    from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
+
     project = catalog()
     project.namespace(namespace)
-    certificates = Certificates(open_objects(project.environment.lake), namespace)
+    vault = open_objects(privacy_settings_of(project.environment).vault)
+    certificates = Certificates(open_objects(project.environment.lake), namespace, vault)
     certificates.check()
     data = certificates.raw_bytes(request)
     if data is None:
@@ -149,6 +155,27 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
             hint=f"`deltaworks privacy erasures {namespace}` shows its state.",
         )
     print_document(data.decode())
+
+
+def keyring(
+    writers: Path = typer.Option(help="Folder to write the keys of collectors to.", show_default=False),
+) -> None:
+    """Give collectors a keyring of their own: keys to compute tokens and to seal, none that opens what is sealed.
+
+    Missing keys of all namespaces are created first. Repeat it after you declare a namespace.
+    """
+    from deltaworks.privacy.keys.base import LocalKeyring
+    from deltaworks.privacy.keys.stored_keys import open_key_service
+
+    project = catalog(required_service=None)
+    settings = project.environment.privacy
+    service = open_key_service(settings.keys) if settings is not None and settings.keys.kind == "keyring" else None
+    if not isinstance(service, LocalKeyring):
+        # Not an error: containers run this first in every environment.
+        print_line("The environment declares no keyring. The policy of a key service grants each role its keys.")
+        return
+    service.share_with_writers(writers, project.namespaces)
+    print_line(f"{writers} has the keys of writers of {len(project.namespaces)} namespaces.")
 
 
 def _erasures(namespace: str) -> Erasures:
@@ -164,6 +191,7 @@ app.command()(refuse)
 app.command()(extend)
 app.command()(certificate)
 app.command()(reapply)
+app.command()(keyring)
 
 
 @app.command("reveals")

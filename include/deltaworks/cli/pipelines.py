@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_json, print_line
 from deltaworks.control.listing import Cell, Listing
+from deltaworks.control.provenance import system_user
 from deltaworks.errors import ConfigError, ContractError
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def diff(
         return CommandOutput([unchanged, _change_listing([])])
     parts: list[str | Listing] = [_change_listing(changes)]
     if accept:
-        accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
+        accepted = records.accept(spec, by=system_user(), reason=reason)
         parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
     rejected = unsafe_changes(changes)
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-
 import typer
 
 from deltaworks.cli.context import apply_settings, catalog
 from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import system_user
 from deltaworks.control.records.remediation import RemediationRecords
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,7 +43,7 @@ def hold(
 ) -> None:
     """Hold a remediation: it stops planning actions. Open actions are still verified."""
     records = _records(name)
-    records.hold(name, by=getpass.getuser(), reason=reason)
+    records.hold(name, by=system_user(), reason=reason)
     print_line(f"{name} is held. Resume it with `deltaworks remediations resume {name}`.")
 
 

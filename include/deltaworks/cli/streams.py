@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import getpass
 
 import typer
 
 from deltaworks.airflow_client.api import airflow_client
 from deltaworks.cli.context import StreamArgument, catalog
 from deltaworks.cli.output import print_line
+from deltaworks.control.provenance import system_user
 from deltaworks.errors import ConfigError
 from deltaworks.operations.continuous_jobs import (
     Connect,
@@ -34,7 +34,7 @@ def stop(
 ) -> None:
     """Stop a stream, relay or group after its current batch, and keep it stopped."""
     job, connect = _select_job(name, group, to_start=False)
-    stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
+    stop_job(job, by=system_user(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
 def start(name: StreamArgument = "", group: str = GROUP_OPTION) -> None:
@@ -53,7 +53,7 @@ def restart(
 ) -> None:
     """Restart a stream, relay or group after its current batch, with its current spec."""
     job, connect = _select_job(name, group, to_start=True)
-    restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
+    restart_job(job, by=system_user(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=print_line)
 
 
 def _select_job(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob, Connect]:

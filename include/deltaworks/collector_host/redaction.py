@@ -12,10 +12,10 @@ from collector.redaction import SourceRedactor
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.privacy.keys.stored_keys import (
+    day_public_key,
     namespace_token_key,
     open_key_service,
     privacy_settings,
-    unreadable_day_key,
 )
 from deltaworks.privacy.tokens.envelope_encryption import Sealer
 from deltaworks.privacy.tokens.redactor import Redactor
@@ -57,7 +57,7 @@ def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> 
             service,
             namespace=namespace,
             writer=spec.collector,
-            day_key=partial(unreadable_day_key, service, vault, namespace),
+            day_key=partial(day_public_key, service, vault, namespace),
         )
         sealer.data_key()
         key, suppression = namespace_token_key(service, lake, namespace), read_suppression(lake, namespace)

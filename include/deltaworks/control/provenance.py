@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
+import pwd
 from typing import Any
 
 from deltaworks.specs.dag_ids import dag_id
@@ -29,8 +29,19 @@ def current_run() -> str:
 
 
 def current_person() -> str:
-    """Returns the user who triggered this process's Airflow run, or the user of the command."""
-    return os.environ.get(PERSON_VARIABLE) or getpass.getuser()
+    """Returns the user who triggered this process's Airflow run; outside Airflow the user of the operating system."""
+    return (os.environ.get(PERSON_VARIABLE) if airflow_run_id() else "") or system_user()
+
+
+def system_user() -> str:
+    """Returns the name of the process's user in the operating system.
+
+    Unlike `getpass.getuser` it ignores $LOGNAME and $USER, which everyone sets at will.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def airflow_run_id() -> str:

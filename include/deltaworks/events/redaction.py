@@ -40,14 +40,18 @@ _PRODUCER_FIELDS: Final = frozenset({"key", "headers"})
 
 @dataclass(frozen=True, slots=True)
 class SealKeys:
-    """Keys, namespace and day with which one parse encrypts (seals) identities and unreadable input."""
+    """Keys, namespace and day with which one parse encrypts (seals) identities and unreadable input.
+
+    Args:
+        day_key: public key of the day, for unreadable input, which tasks cannot decrypt again.
+    """
 
     namespace: str
     writer: str
     batch: str
     data_key: DataKey
     day: str
-    day_key: bytes = field(repr=False)
+    day_key: bytes
 
     def new_key(self, context: Context) -> DataKey:
         """Returns the data key created by the driver."""

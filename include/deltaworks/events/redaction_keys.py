@@ -19,10 +19,10 @@ from deltaworks.events.redaction import RedactionKeys, SealKeys, utc_day
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.base import KeyService
 from deltaworks.privacy.keys.stored_keys import (
+    day_public_key,
     namespace_token_key,
     open_key_service,
     privacy_settings,
-    unreadable_day_key,
 )
 from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, Sealer, encode_sealed_file
 from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression, read_suppression
@@ -121,7 +121,7 @@ def _create_seal_keys(access: _NamespaceAccess, pipeline: str, namespace: str, b
             access.service,
             namespace=namespace,
             writer=pipeline,
-            day_key=lambda day: unreadable_day_key(access.service, vault, namespace, day),
+            day_key=lambda day: day_public_key(access.service, vault, namespace, day),
         )
     day = utc_day(time.time())
     return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_for_day(day))

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from deltaworks.control.provenance import current_person
+from deltaworks.control.provenance import current_person, system_user
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional
@@ -157,8 +157,6 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
     Raises:
         ConfigError: ANNOTATION_INVALID.
     """
-    import getpass
-
     from deltaworks.control.clock import parse_iso
     from deltaworks.control.objects import open_objects
     from deltaworks.rules import annotations
@@ -170,7 +168,7 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
         raise _invalid(f"{options.at!r} is not a date or time.") from None
     if not options.text.strip():
         raise _invalid("The note has no text.")
-    by = options.by or ("" if context.run_id else getpass.getuser())
+    by = options.by or ("" if context.run_id else system_user())
     objects = open_objects(context.catalog.environment.lake)
     note = annotations.annotate(objects, spec.pipeline, options.text, at=at, author=by)
     return Report(parts=[f"{spec.pipeline}: {note.line}"])
@@ -199,8 +197,6 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
     Raises:
         ConfigError: SILENCE_INVALID.
     """
-    import getpass
-
     from deltaworks.alerts.silences import create_silence, end_silences
     from deltaworks.control.objects import open_objects
 
@@ -215,7 +211,7 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
         subject=options.subject,
         hours=options.hours,
         reason=options.reason or "",
-        by=options.by or context.run_id or getpass.getuser(),
+        by=options.by or context.run_id or system_user(),
     )
     return Report(
         parts=[

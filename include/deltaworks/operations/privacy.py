@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import Field
 
 from deltaworks.control.listing import Listing
+from deltaworks.control.provenance import current_person, system_user
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, split_names
@@ -107,7 +107,7 @@ class RevealOptions(Options):
     kind: tuple[str, ...] = Field((), description="Only values of these kinds, such as email; all by default.")
     reason: str = Field(description="The reason, such as a ticket number; recorded permanently.")
     approval: str | None = Field(
-        None, description="The run of the reveal DAG in which it was approved; required above ten subjects."
+        None, description="The run of the reveal DAG in which it was approved; required above ten subjects a day."
     )
     dry_run: bool = Field(False, description="Only count the values that would be revealed.")
 
@@ -116,7 +116,8 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     """Records a reveal, then decrypts the values. Each call is recorded.
 
     Raises:
-        ConfigError: REVEAL_REFUSED, no token, no reason, or called in Airflow, whose logs must not contain values.
+        ConfigError: REVEAL_REFUSED, no token, no reason, or called in Airflow, whose logs must not contain values;
+            REVEAL_LIMIT_REACHED.
         ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
@@ -134,12 +135,13 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         counted = revealing.count_values(home, subjects, options.kind)
         return Report(results=counted)
     approval = None
-    if len(subjects) > revealing.MAX_WITHOUT_APPROVAL or options.approval:
+    by = system_user()
+    if revealing.needs_approval(home, by, subjects) or options.approval:
         without_approval = options.model_copy(update={"approval": None})
         run = options.approval or "(not given)"
         approval = find_approval(context.operation, context.catalog, context.subject, without_approval, run=run)
     values = revealing.reveal(
-        home, subjects, options.kind, reason=options.reason, by=getpass.getuser(), approval=options.approval or ""
+        home, subjects, options.kind, reason=options.reason, by=by, approval=options.approval or ""
     )
     if approval is not None:
         open_approvals(context.operation, context.catalog, context.subject).mark_used(approval)
@@ -185,14 +187,17 @@ class EraseOptions(Options):
     window: Literal["night", "now", "never"] = Field(
         "night", description="When rows are deleted: from 0 to 6 UTC, immediately, or not in this run."
     )
-    dry_run: bool = Field(True, description="Only count: rows and dates by table of every open request.")
+    confirm: tuple[str, ...] = Field(
+        (), description="Requests that you confirm, as a second person, after you have seen whom they erase."
+    )
+    dry_run: bool = Field(True, description="Only count: subjects, and rows and dates by table, of open requests.")
 
 
 def erase(context: OperationContext, options: EraseOptions) -> Report:
     """Advances every open request as far as possible. Idempotent; continues an interrupted run.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED; ERASURE_UNKNOWN, ERASURE_ENDED, ERASURE_NOT_CONFIRMED.
         ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
     """
     from deltaworks.control.clock import utc_now
@@ -200,8 +205,11 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
     from deltaworks.privacy.erasure.requests import open_namespace
 
     namespace = open_namespace(context.catalog, context.subject)
+    confirmed = [namespace.erasures.request(request_id) for request_id in options.confirm]
     if options.dry_run:
         return _count_report(namespace)
+    for request in confirmed:
+        namespace.erasures.confirm(request, by=current_person())
     now = utc_now()
     windows = options.window == "now" or (options.window == "night" and now.hour in NIGHT_HOURS)
     results = ErasureRun(namespace, now=now, may_purge=windows).run()
@@ -213,17 +221,20 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
 def _count_report(namespace: Namespace) -> Report:
     from deltaworks.privacy.erasure.landing_sweep import LandingReport, LandingSweep
-    from deltaworks.privacy.erasure.purge_window import PersonRowCount, count_rows, current_person
+    from deltaworks.privacy.erasure.purge_window import PersonRowCount, count_rows, person_of_request
+    from deltaworks.privacy.erasure.requests import describe_person
     from deltaworks.privacy.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="rows to erase")
     results: list[PersonRowCount | LandingReport] = []
     searches = {}
+    subjects: list[str] = []
     for request in namespace.erasures.open_requests():
         if request.has_reached("purged"):
             listing.add(request.request_id, request.state, "", "", "", "", ("rows are deleted; --no-dry-run continues"))
             continue
-        person = current_person(namespace, request)
+        person = person_of_request(namespace, request)
+        subjects += [f"{request.request_id} ({request.state}):", *describe_person(namespace, person)]
         searches[request.request_id] = TokenSearch(person.tokens)
         for counted in count_rows(namespace, person):
             results.append(counted)
@@ -233,5 +244,6 @@ def _count_report(namespace: Namespace) -> Report:
         results.append(landing)
         for request_id, events in sorted(landing.events.items()):
             listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events would become tombstones")
-    parts = [] if landing is None else landing.describe()
-    return Report(parts=[listing, *parts, "Nothing was changed. Use --no-dry-run to apply it."], results=results)
+    parts: list[str | Listing] = [] if landing is None else [*landing.describe()]
+    parts = [*subjects, listing, *parts, "Nothing was changed. Use --no-dry-run to apply it."]
+    return Report(parts=parts, results=results)

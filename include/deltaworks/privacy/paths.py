@@ -67,6 +67,11 @@ def vault_request_subjects(namespace: str, request_id: str) -> str:
     return f"{REQUESTS_IN_VAULT}{namespace}/{request_id}.json"
 
 
+def vault_certificate_head(namespace: str) -> str:
+    """Returns the vault path of the number and digest of a namespace's newest certificate."""
+    return f"certificates/{namespace}.json"
+
+
 def vault_identities() -> str:
     """Returns the key of the Delta table that maps tokens to identifiers."""
     return "identities"

@@ -215,6 +215,10 @@ class EraseSpec(Spec):
         default=14, ge=1, le=365, description="days after which the key of unreadable payloads is destroyed"
     )
 
+    confirm_above: Annotated[int, ERASURE_TERMS] = Field(
+        default=3, ge=1, le=1000, description="number of subjects above which a second person confirms a request"
+    )
+
     @model_validator(mode="after")
     def _check_deadline(self) -> Self:
         if self.purge_within_days >= self.deadline_days:

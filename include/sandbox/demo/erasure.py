@@ -52,7 +52,7 @@ class Erasure:
         self.rows_after = _rows_with(catalog, person)
         with _clock_ahead(_AHEAD):
             self._advance(namespace, request)
-        certificates = Certificates(namespace.objects, NAMESPACE)
+        certificates = Certificates(namespace.objects, NAMESPACE, namespace.vault.objects)
         self.certificates = certificates.check()
         certificate = certificates.read(request)
         self.certified_rows = sum(table.person_rows for table in certificate.tables) if certificate else 0

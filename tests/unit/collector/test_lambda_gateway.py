@@ -24,7 +24,7 @@ from deltaworks.collector_host.redaction import RELOAD_SECONDS
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.privacy.erasure.requests import receive_request
-from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.keys.base import LocalKeyring, public_key
 from deltaworks.privacy.tokens.envelope_encryption import Sealer, Unsealer, decode_sealed_file, token
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.collector import CollectorSpec
@@ -223,7 +223,7 @@ class UnavailableVault:
 
 
 def private_gateway(sink: Sink, vault: Any, keyring: LocalKeyring, **more: Any) -> Gateway:
-    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
+    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: public_key(bytes(32)))
     strips = {"games": SourceRedactor(Redactor(PRIVACY, bytes(32)), sealer)}
     ways = {"games": RecordDestination(open_sink=lambda: sink)}
     return Gateway(SPEC, ways, redactions=strips, vault=vault, sleep=lambda _seconds: None, **more)

@@ -15,7 +15,7 @@ from collector.sinks.vault import VaultSink
 from collector.spool_folder import SpoolFolder
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring
+from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring, public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,
@@ -55,7 +55,7 @@ class UnavailableKeys(LocalKeyring):
 
 
 def source_redactor(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceRedactor:
-    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
+    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: public_key(bytes(32)))
     return SourceRedactor(Redactor(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
 
 

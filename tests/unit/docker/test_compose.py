@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 AIRFLOW = {"airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
-ONE_SHOT = {"airflow-init", "landing-init"}
+ONE_SHOT = {"airflow-init", "landing-init", "keyring-init"}
 SETTINGS = "${DELTAWORKS_ENV_FILE:-docker/local.env}"
 LOOPBACK = "${DELTAWORKS_BIND:-127.0.0.1}:"
 #: What each service needs, and no other secret.
@@ -51,6 +51,7 @@ SECRETS = {
     "airflow-triggerer": {"airflow", "airflow-logs"},
     "deadman": {"lake", "landing", "alerts"},
     "metrics": {"lake"},
+    "keyring-init": set(),
     "collector": {"lake", "landing"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
@@ -82,6 +83,7 @@ def test_the_services_have_airflows_official_names() -> None:
         "postgres",
         "deadman",
         "metrics",
+        "keyring-init",
         "collector",
         "spark-master",
         "spark-worker-1",
@@ -166,14 +168,76 @@ def test_what_the_landing_side_and_the_broker_took_is_on_volumes() -> None:
     assert kafka["environment"]["KAFKA_LOG_DIRS"].startswith(f"{volume.partition(':')[2]}/")
 
 
-def test_the_keyring_is_a_volume_of_whoever_strips_and_of_the_vaults_job() -> None:
-    variables = (ROOT / "docker" / "local.env").read_text().splitlines()
-    folder = next(line for line in variables if line.startswith("DELTAWORKS_KEYRING=")).partition("=")[2]
+#: The volumes with keys of personal data, and who has which.
+KEYRINGS = {
+    "airflow-scheduler": {"keyring"},
+    "collector": {"keyring-writers"},
+    "keyring-init": {"keyring", "keyring-writers"},
+}
 
-    for name in ("airflow-scheduler", "collector"):
-        (mounted,) = [item.partition(":")[2] for item in SERVICES[name]["volumes"] if item.startswith("keyring:")]
-        assert folder.startswith(mounted), name
+
+def keyrings(name: str) -> dict[str, str]:
+    """The mounted volumes with keys, by name."""
+    mounts = (item.partition(":") for item in SERVICES[name].get("volumes", []))
+    return {volume: folder for volume, _, folder in mounts if volume.startswith("keyring")}
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_has_the_keys_of_personal_data_it_needs_and_no_other(name: str) -> None:
+    assert set(keyrings(name)) == KEYRINGS.get(name, set())
+
+
+def test_no_service_has_the_keyring_by_another_way() -> None:
+    assert not [mount for mount in COMPOSE["x-airflow"]["volumes"] if "keyring" in mount]
+    for name, service in SERVICES.items():
+        assert "keyring" not in json.dumps(service.get("environment", {})), name
+        assert not {"volumes_from", "secrets", "configs"} & service.keys(), name
+
+
+@pytest.mark.parametrize("name", sorted(KEYRINGS))
+def test_a_keyring_is_mounted_where_its_user_looks_for_it(name: str) -> None:
+    folder = Path(variables("local.env")["DELTAWORKS_KEYRING"])
+
+    assert folder.parent in {Path(mounted) for mounted in keyrings(name).values()}
+    for mounted in keyrings(name).values():
         assert f"{mounted} " in (ROOT / "Dockerfile").read_text(), "else the volume would be root's"
+
+
+def test_keys_are_created_before_anybody_who_needs_them_starts() -> None:
+    service = SERVICES["keyring-init"]
+    folder = Path(variables("local.env")["DELTAWORKS_KEYRING"]).name
+    written = Path(service["command"][service["command"].index("--writers") + 1])
+
+    assert written == Path(keyrings("keyring-init")["keyring-writers"]) / folder
+    for name in set(KEYRINGS) - {"keyring-init"}:
+        assert SERVICES[name]["depends_on"]["keyring-init"]["condition"] == "service_completed_successfully"
+
+
+def test_the_command_that_creates_the_keys_works_with_the_settings_of_its_service(tmp_path: Path) -> None:
+    command = ["python", *SERVICES["keyring-init"]["command"][1:-1], str(tmp_path / "writers")]
+    settings = {**variables("local.env"), "DELTAWORKS_KEYRING": str(tmp_path / "keys")}
+
+    variables_of_it = {**settings, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include")}
+    run_process(command, check=True, cwd=ROOT, env=variables_of_it)
+
+    writers = {path.name for path in (tmp_path / "writers").iterdir()}
+    namespaces = set(load_catalog("compose").namespaces)
+    assert namespaces
+    assert writers == {
+        ".writers",
+        *(f"{name}.{key}" for name in namespaces for key in ("token.key", "seal.pub", "unreadable.pub")),
+    }
+
+
+def test_without_a_keyring_the_command_creates_nothing_and_does_not_fail(tmp_path: Path) -> None:
+    command = ["python", *SERVICES["keyring-init"]["command"][1:-1], str(tmp_path / "writers")]
+    example = variables("aws.env.example")
+    settings = {"DELTAWORKS_ENVIRONMENT": "aws", "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include")}
+
+    done = run_process(command, check=True, cwd=ROOT, env={**example, **settings})
+
+    assert "declares no keyring" in done.stdout
+    assert not (tmp_path / "writers").exists()
 
 
 def test_no_two_services_publish_one_port() -> None:

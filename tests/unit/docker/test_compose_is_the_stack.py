@@ -28,6 +28,7 @@ NO_PROGRAM = {
     "postgres": "the stack's Airflow has SQLite",
     "airflow-init": "`make up` does it",
     "landing-init": "`make up` does it",
+    "keyring-init": "the stack's programs run as one user, with one keyring",
     "metrics": "`deltaworks metrics` serves them",
     "spark-master": "the stack's drivers are their own cluster",
     "spark-worker-1": "the stack's drivers are their own cluster",

@@ -20,7 +20,7 @@ from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumber
 from deltaworks.events.columnar_redaction import EventTypeRedactor
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys, SealKeys
-from deltaworks.privacy.keys.base import DataKey
+from deltaworks.privacy.keys.base import DataKey, decapsulate_key, public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,
@@ -89,7 +89,7 @@ def private(spec: PipelineSpec, *fields: str, **more: Any) -> PipelineSpec:
 
 def redaction_keys(*erased: str) -> RedactionKeys:
     data_key = DataKey(SEAL_KEY, b"wrapped", "key")
-    seal = SealKeys("players", "shop", "g000000-000000000001", data_key, "2026-11-23", DAY_KEY)
+    seal = SealKeys("players", "shop", "g000000-000000000001", data_key, "2026-11-23", public_key(DAY_KEY))
     digests = {suppression_digest(KEY, one): None for one in erased}
     return RedactionKeys(KEY, Suppression(len(digests), digests), seal)
 
@@ -100,7 +100,7 @@ def sealed_in(frames: Sequence[Sequence[Any]]) -> tuple[set[Identity], set[bytes
     bodies: set[bytes] = set()
     for kind, payload in frames:
         frame = SealedPayload.decode(payload)
-        key = SEAL_KEY if kind == SealedKind.IDENTITIES else DAY_KEY
+        key = SEAL_KEY if kind == SealedKind.IDENTITIES else decapsulate_key(DAY_KEY, frame.wrapped)
         plain = unseal_bytes(key, frame.blob, frame.additional_data)
         if kind == SealedKind.IDENTITIES:
             new = [Identity(*item) for item in json.loads(plain)]

@@ -20,7 +20,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.keys.base import LocalKeyring, public_key
 from deltaworks.privacy.keys.stored_keys import unreadable_day_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     SealedKind,
@@ -179,9 +179,7 @@ def test_unreadable_bodies_are_sealed_and_quarantine_has_length_digest_and_reaso
     stored = vault.get(key)
     assert stored is not None
     assert b"canary" not in stored.data
-    unsealer = Unsealer(
-        service, day_key=lambda space, day: unreadable_day_key(service, vault, space, day, create=False)
-    )
+    unsealer = Unsealer(service, day_key=lambda space, day: unreadable_day_key(service, vault, space, day))
     frames = {frame.kind: frame.payload for frame in decode_sealed_file(stored.data)}
     assert unsealer.open_unreadable(frames[SealedKind.UNREADABLE]) == BROKEN[0]
     (identity,) = unsealer.open_identities(frames[SealedKind.IDENTITIES])
@@ -248,7 +246,9 @@ def test_an_opt_out_is_counted_and_dropped() -> None:
 
 def test_an_event_has_the_same_token_in_collector_kafka_file_and_reprocess(tmp_path: Path) -> None:
     kafka = spec_of(source={"kind": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "format": "json"})
-    sealer = Sealer(LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: bytes(32))
+    sealer = Sealer(
+        LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: public_key(bytes(32))
+    )
     privacy = spec_of().privacy
     assert privacy is not None
     stage = HandlerHarness(declared(), strip=SourceRedactor(Redactor(privacy, KEY), sealer))

@@ -14,7 +14,7 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import PERSON_VARIABLE
+from deltaworks.control.provenance import PERSON_VARIABLE, RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations import continuous_jobs
 from deltaworks.operations.base import Report
@@ -36,6 +36,7 @@ def airflow() -> Iterator[AirflowServer]:
 
 @pytest.fixture
 def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    monkeypatch.setenv(RUN_VARIABLE, "shop__control/manual__1/control/1")
     monkeypatch.setenv(PERSON_VARIABLE, "grace")
     return declare_airflow(tmp_path, airflow, monkeypatch)
 

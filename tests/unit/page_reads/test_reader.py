@@ -12,15 +12,17 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates
+from deltaworks.errors import TransientError
 from deltaworks.page_reads import reader
 from deltaworks.page_reads.reader import MAX_COMMITS, MAX_INTERVALS, MAX_SAMPLES, main, run_query
+from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import append_rows, pipeline_spec
-from tests.dags.airflow_project import write_project
+from tests.dags.airflow_project import declare_vault, write_project
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
@@ -55,21 +57,43 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
+    declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     objects = open_objects(load_catalog().environment.lake)
-    chain, recorded = Certificates(objects, "players"), ERASURE["certificate"]
+    vault = open_objects(privacy_settings_of(load_catalog().environment).vault)
+    chain, recorded = Certificates(objects, "players", vault), ERASURE["certificate"]
     assert isinstance(recorded, Certificate)
     for number in (1, 2):
         before = chain.newest()[1]
         chain.append(recorded.replace(request_id=f"e{number}", number=number, previous_sha256=before))
     question = {"read": "certificates", "namespace": "players"}
 
-    assert run_query(question) == {"rows": [{"certificates": 2}]}
+    assert run_query(question) == {"rows": [{"certificates": 2, "head": True}]}
     first = paths.erasure_certificate("players", "e1")
     objects.put(first, recorded.replace(request_id="e1", number=1, previous_sha256="", tokens=99).encode())
     assert "CERTIFICATES_BROKEN" in run_query(question)["error"]
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
+
+
+def test_without_access_to_the_vault_the_end_of_a_chain_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_project(tmp_path / "project")
+    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(
+        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+    )
+    declare_vault(root)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+
+    def denied(self: object, *_: object) -> None:
+        raise TransientError("STORAGE_REFUSED", "AccessDenied")
+
+    monkeypatch.setattr(Certificates, "_check_head", denied)
+
+    assert run_query({"read": "certificates", "namespace": "players"}) == {"rows": [{"certificates": 0, "head": False}]}
 
 
 def test_samples_are_the_newest_open_rows_truncated(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,10 +81,11 @@ class ErasuresView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateChain:
-    """The certificates of a namespace, each verified against the previous one."""
+    """The certificates of a namespace, each verified against the previous one, and the last against the vault."""
 
     namespace: str
     certificates: int | None
+    is_head_checked: bool
     unfinished: bool
     problem: str
 
@@ -163,6 +164,7 @@ def view_chain(context: PageContext) -> CertificateChain:
     return CertificateChain(
         namespace=namespace,
         certificates=counted if isinstance(counted, int) else None,
+        is_head_checked=any(row.get("head") is True for row in answer.rows),
         unfinished=answer.unfinished,
         problem=answer.problem,
     )

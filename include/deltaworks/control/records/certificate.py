@@ -1,7 +1,9 @@
 """Certificates of erasures, linked as a hash chain.
 
-Each certificate contains the SHA-256 of the previous one, so that none can be changed or removed unnoticed.
-Certificates contain no identifiers, only a digest of the person's tokens.
+Each certificate contains the SHA-256 of the previous one, so that none in between can be changed or removed unnoticed.
+Number and SHA-256 of the newest one are also in the vault, which writers of the lake cannot change: the newest ones
+cannot be removed, nor the entire chain rewritten. Certificates contain no identifiers, only a digest of the person's
+tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ContractError
+from deltaworks.privacy.paths import vault_certificate_head
 
 _KIND = RecordKind(
     noun="certificate of an erasure",
@@ -123,14 +126,36 @@ class Certificate(Record):
     detail: dict[str, Any] = Field(default_factory=dict)
 
 
+class CertificateHead(Record):
+    """The end of a namespace's chain, as stored in the vault.
+
+    Args:
+        number: number of the newest certificate, with digest `sha256`.
+        next_sha256: digest of a certificate that is being appended; it may exist or not.
+    """
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    namespace: str
+    number: int = 0
+    sha256: str = ""
+    next_sha256: str = ""
+
+
 class Certificates:
     """The certificate chain of one namespace. One process appends, under the namespace's lease; any process may
-    read."""
+    read.
 
-    def __init__(self, objects: ObjectStore, namespace: str) -> None:
+    Args:
+        vault: the vault's objects, which have the head of the chain.
+    """
+
+    def __init__(self, objects: ObjectStore, namespace: str, vault: ObjectStore) -> None:
         self._objects = objects
         self._namespace = namespace
         self._records = RecordStore(objects, Certificate)
+        self._vault = vault
+        self._heads = RecordStore(vault, CertificateHead)
 
     def read(self, request_id: str) -> Certificate | None:
         """Reads the certificate of a request.
@@ -151,28 +176,65 @@ class Certificates:
         Raises:
             ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.
         """
-        chain = self._chain()
-        return (len(chain), hashlib.sha256(chain[-1][1]).hexdigest()) if chain else (0, "")
+        number, digest = self._chain_end()
+        self._check_head(number, digest)
+        return number, digest
 
     def append(self, certificate: Certificate) -> Certificate:
         """Appends a certificate; returns the stored one. Idempotent.
 
+        The vault has its digest before the lake has the certificate, so an interrupted append leaves a valid chain.
+
         Raises:
-            ContractError: ERASURE_UNREADABLE, RECORD_VANISHED.
+            ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE, RECORD_VANISHED.
         """
-        return self._records.get_or_create(
-            paths.erasure_certificate(self._namespace, certificate.request_id), certificate
-        )
+        number, digest = self.newest()
+        existing = self.read(certificate.request_id)
+        if existing is not None:
+            # An interrupted append may have left the head at the previous certificate.
+            self._write_head(number, digest)
+            return existing
+        appended = hashlib.sha256(certificate.encode()).hexdigest()
+        self._write_head(number, digest, next_sha256=appended)
+        key = paths.erasure_certificate(self._namespace, certificate.request_id)
+        stored = self._records.get_or_create(key, certificate)
+        self._write_head(number + 1, appended)
+        return stored
 
     def check(self) -> int:
-        """Verifies the chain; returns its length.
+        """Verifies the chain and its head in the vault; returns its length.
 
         Raises:
             ContractError: CERTIFICATES_BROKEN if a certificate was changed or is missing; ERASURE_UNREADABLE.
+            TransientError: the vault does not answer, or denies access.
         """
-        return len(self._chain())
+        return self.newest()[0]
 
-    def _chain(self) -> list[tuple[Certificate, bytes]]:
+    def check_within_lake(self) -> int:
+        """Verifies only that each certificate is bound to the previous one, for processes without access to the vault.
+
+        Raises:
+            ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.
+        """
+        return self._chain_end()[0]
+
+    def _check_head(self, number: int, digest: str) -> None:
+        head = self._heads.read(vault_certificate_head(self._namespace)) or CertificateHead(namespace=self._namespace)
+        if (number, digest) in ((head.number, head.sha256), (head.number + 1, head.next_sha256)):
+            return
+        what = f"it has {number:,} certificates, and the vault has recorded {head.number:,}"
+        if number == head.number:
+            what = f"its newest certificate, number {number:,}, is not the one that the vault has recorded"
+        raise ContractError(
+            "CERTIFICATES_BROKEN", f"The certificate chain of {self._namespace!r} was changed at its end: {what}."
+        )
+
+    def _write_head(self, number: int, digest: str, *, next_sha256: str = "") -> None:
+        head = CertificateHead(namespace=self._namespace, number=number, sha256=digest, next_sha256=next_sha256)
+        self._vault.put(vault_certificate_head(self._namespace), head.encode())
+
+    def _chain_end(self) -> tuple[int, str]:
+        """Returns number and SHA-256 of the last certificate in the lake, after verifying the chain."""
         links = []
         for key in self._objects.list(paths.erasure_certificate(self._namespace)):
             stored = self._objects.get(key)
@@ -188,4 +250,4 @@ class Certificates:
                     "earlier certificate was changed or is missing.",
                 )
             previous_sha256 = hashlib.sha256(data).hexdigest()
-        return links
+        return len(links), previous_sha256

@@ -23,7 +23,7 @@ from pydantic import Field
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import current_run
+from deltaworks.control.provenance import SCHEDULER, current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import ErasureRow, publish_request
@@ -42,11 +42,14 @@ ErasureState = Literal[
     "certified",
     "refused",
     "extended",
+    "confirmed",
 ]
 #: The states of a granted request, in order.
 GRANTED_STATES: Final[tuple[ErasureState, ...]] = get_args(ErasureState)[:8]
 #: Final states.
 END_STATES: Final[tuple[ErasureState, ...]] = ("certified", "refused")
+#: Steps that do not change the state.
+NOT_STATES: Final[tuple[ErasureState, ...]] = ("extended", "confirmed")
 #: Article 12(3): the deadline may be extended once by this many days if the person is informed within the first month.
 EXTENSION_DAYS: Final = 60
 
@@ -98,8 +101,8 @@ class ErasureRequest:
 
     @property
     def state(self) -> ErasureState:
-        """The current state; an extension is not a state."""
-        return next(step.state for step in reversed(self.steps) if step.state != "extended")
+        """The current state; extensions and confirmations are not states."""
+        return next(step.state for step in reversed(self.steps) if step.state not in NOT_STATES)
 
     @property
     def is_open(self) -> bool:
@@ -125,6 +128,11 @@ class ErasureRequest:
     def is_extended(self) -> bool:
         """Whether the deadline was extended."""
         return any(step.state == "extended" for step in self.steps)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a second person confirmed the erasure of the resolved subjects."""
+        return self.step("confirmed") is not None
 
     def summary_row(self) -> ErasureRow:
         """Returns the row of the request in the summary for pages."""
@@ -283,6 +291,24 @@ class Erasures:
             )
         _require_reason(reason)
         return self.record_state(request, "refused", by=by, detail={"reason": reason})
+
+    def confirm(self, request: ErasureRequest, *, by: str) -> ErasureRequest:
+        """Records that a second person confirms the resolved subjects of a request. Idempotent.
+
+        Raises:
+            ConfigError: ERASURE_ENDED, ERASURE_NOT_CONFIRMED.
+        """
+        _reject_ended(request)
+        if request.is_confirmed:
+            return request
+        why = ""
+        if request.state != "resolved":
+            why = f"it is {request.state}, and its subjects are confirmed while it is resolved"
+        elif by in (request.steps[0].by, SCHEDULER):
+            why = f"{by} received it, and another person has to confirm" if by != SCHEDULER else "no person did it"
+        if why:
+            raise ConfigError("ERASURE_NOT_CONFIRMED", f"The erasure {request.request_id} is not confirmed: {why}.")
+        return self.record_state(request, "confirmed", by=by)
 
     def _is_suppressed(self, request_id: str) -> bool:
         """Whether readers already drop the person's events.

@@ -29,6 +29,7 @@ from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
 from deltaworks.privacy.erasure.landing_sweep import LandingReport, LandingSweep, sweep_detail
+from deltaworks.privacy.erasure.person_resolution import Person
 from deltaworks.privacy.erasure.purge_window import (
     PurgeTarget,
     PurgeWindow,
@@ -58,10 +59,10 @@ def certify(namespace: Namespace, request: ErasureRequest, *, by: str) -> Certif
     Raises:
         ContractError: ERASURE_MISCOUNTED, row counts of a table are inconsistent; CERTIFICATES_BROKEN.
     """
-    certificates = Certificates(namespace.objects, namespace.name)
+    certificates = Certificates(namespace.objects, namespace.name, namespace.vault.objects)
     existing = certificates.read(request.request_id)
     if existing is not None:
-        return existing
+        return certificates.append(existing)
     number, previous = certificates.newest()
     certificate = _create_certificate(namespace, request, number=number + 1, previous=previous, by=by)
     wrong = [f"{table.pipeline}.{table.table}" for table in certificate.tables if not table.is_consistent]
@@ -410,10 +411,15 @@ class ErasureRun:
         received = read_person(space, request)
         person = person_of_token(space, received.subjects[0])
         write_person(space, request, person)
-        return "resolved", {"tokens": len(person.tokens), "tokens_sha256": person.digest, "shared": person.shared}
+        detail: dict[str, Any] = {"tokens": len(person.tokens), "tokens_sha256": person.digest}
+        detail |= {"shared": person.shared, "subjects": len(person.subjects), "others": person.others}
+        return "resolved", detail
 
     def _suppress(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
-        record = suppress_person(self._namespace, request, read_person(self._namespace, request))
+        person = read_person(self._namespace, request)
+        if person.needs_confirmation(self._namespace.confirm_above) and not request.is_confirmed:
+            raise _MustWait(_confirmation_reason(request, person), needs_action=True)
+        record = suppress_person(self._namespace, request, person)
         self._fault("suppressing")
         blocking = blocking_streams(self._namespace, record, now=self._now)
         if blocking:
@@ -533,3 +539,14 @@ class ErasureRun:
             deadline=request.deadline_at.isoformat(timespec="minutes"),
             waiting_for="" if waiting is None else str(waiting),
         )
+
+
+def _confirmation_reason(request: ErasureRequest, person: Person) -> str:
+    """Returns what a second person has to confirm, and how."""
+    what = f"it has {len(person.subjects):,} subjects"
+    if person.others:
+        what = f"its token is shared by {person.others:,} subjects, which are spared"
+    return (
+        f"a second person to confirm it, as {what}: "
+        f"`deltaworks privacy advance {request.namespace} --confirm {request.request_id}`"
+    )

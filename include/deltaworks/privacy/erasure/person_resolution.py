@@ -1,16 +1,24 @@
 """Resolves the person of a request: all tokens that belong to the requested one.
 
-These are the subjects that the vault stores for the token, their other tokens, and tokens linked directly, such as a
-device that occurs with the subject in one event. Links are followed one step only, because a shared tablet would merge
-a family into one person. A token that is also linked to other subjects is shared. It is neither suppressed nor
-searched, and rows that contain only this token stay.
+These are the subject for which the vault stores the token, its other tokens, tokens linked directly, such as a device
+that occurs with the subject in one event, and ids merged into the person's by mutations. Links are followed one step
+only, because a shared tablet would merge a family into one person.
+
+Everyone with the public key of an app can send events that combine any two identifiers. So a token that occurs with
+more than one subject, in values, links or mutations, is shared. It is neither suppressed nor searched, and rows that
+contain only this token stay. If the requested token itself is shared, the other subjects are spared: only the token
+itself is erased, after a second person has confirmed it (`needs_confirmation`).
+
+A kind that identifies persons, such as a player, is different: a linked token of this kind is another person, such as
+an opponent, and always spared; a person whom others mention is not shared by them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
-from typing import Literal, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +29,27 @@ from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
+#: Subjects that are named as examples.
+MAX_EXAMPLES: Final = 5
+
 
 class Person(StateRecord):
     """The person of a request.
 
     Args:
-        subjects: tokens with a key in the vault.
+        subjects: ids of the person, whose keys in the vault are destroyed: subjects, ids merged into them, and other
+            tokens that can be the subject of an event.
         tokens: all tokens to erase, including the subjects.
-        shared: number of tokens that are also linked to others and therefore stay.
+        shared: number of tokens that also occur with others and therefore stay.
+        others: number of other subjects that the requested token occurs with, if it is shared; they are spared.
+        examples: some of these others.
     """
 
     subjects: tuple[str, ...]
     tokens: tuple[str, ...]
     shared: int = 0
+    others: int = 0
+    examples: tuple[str, ...] = ()
     format: Literal[1] = 1
 
     @property
@@ -41,60 +57,132 @@ class Person(StateRecord):
         """SHA-256 of the tokens, used in certificates."""
         return tokens_digest(self.tokens)
 
+    def needs_confirmation(self, limit: int) -> bool:
+        """Whether a second person must confirm the erasure: of a shared token, or of more subjects than the limit."""
+        return self.others > 0 or len(self.subjects) > limit
+
 
 def tokens_digest(tokens: Iterable[str]) -> str:
     """Returns the SHA-256 of tokens, independent of their order."""
     return hashlib.sha256("\n".join(sorted(tokens)).encode()).hexdigest()
 
 
+Pairs = set[tuple[str, str]]
+
+
 class IdentityLookup(Protocol):
-    """Queries on the vault; implemented by `VaultIdentities`."""
+    """Queries on the vault; implemented by `VaultIdentities`. Pairs are a subject and a token that occurred with it."""
 
-    def subjects_of(self, tokens: Collection[str]) -> set[str]:
-        """Returns the subjects for which any of these tokens is stored."""
+    def stored(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> Pairs:
+        """Returns the pairs of all stored values of these subjects or tokens."""
 
-    def tokens_of(self, subjects: Collection[str]) -> set[str]:
-        """Returns the stored tokens of these subjects."""
+    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> Pairs:
+        """Returns the pairs of all links of these subjects or tokens."""
 
-    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
-        """Returns pairs of subject and token for all links of these subjects or tokens."""
-
-
-class OriginalIdLookup(Protocol):
-    """Queries on the mutations of a pipeline."""
-
-    def original_ids(self, ids: Collection[str]) -> set[str]:
-        """Returns the original ids of rows whose final id is one of these."""
+    def of_kinds(self, tokens: Collection[str], kinds: Collection[str]) -> set[str]:
+        """Returns those of these tokens that are linked as one of these kinds; see `SubjectKinds`."""
 
 
-def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[OriginalIdLookup] = ()) -> Person:
+@dataclass(frozen=True, slots=True)
+class SubjectKinds:
+    """The kinds of identifiers that can be the subject of an event.
+
+    Args:
+        persons: kinds that identify a person wherever they occur.
+        others: kinds that are the subject of events without a person, such as a device. A linked token of such a kind
+            counts as a subject: events with only this token leave nothing in the vault, so it may be another person's.
+    """
+
+    persons: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+
+
+class MergedIdLookup(Protocol):
+    """Queries on the mutations of a pipeline. Pairs are a final id and an id that was merged into it."""
+
+    def merged(self, *, finals: Collection[str] = (), ids: Collection[str] = ()) -> Pairs:
+        """Returns the pairs of these final ids or merged ids."""
+
+
+def resolve_person(
+    token: str,
+    identities: IdentityLookup,
+    mutations: Sequence[MergedIdLookup] = (),
+    *,
+    kinds: SubjectKinds = SubjectKinds(),
+) -> Person:
     """Resolves a token to a person. Read-only.
 
-    Original ids are looked up once, since intervals contain the final id of every intermediate id.
+    Merged ids are looked up once, since intervals contain the final id of every intermediate id.
     """
-    subjects = identities.subjects_of([token])
-    if identities.links(subjects=[token]):
-        subjects.add(token)
-    subjects = subjects or {token}
-    own_tokens = {token, *subjects, *identities.tokens_of(subjects)}
-    linked = linked_tokens(subjects, identities)
-    shared = shared_tokens(linked - own_tokens, subjects, identities)
-    tokens = own_tokens | (linked - shared)
-    for mutations in origins:
-        tokens |= mutations.original_ids(tokens)
-    return Person(subjects=tuple(sorted(subjects)), tokens=tuple(sorted(tokens)), shared=len(shared))
+    roots, others = _roots(token, identities, mutations, kinds)
+    subjects = roots | _merged_ids(roots, identities, mutations, kinds)
+    pairs = identities.stored(subjects=roots) | identities.links(subjects=roots)
+    candidates = {pair[1] for pair in pairs} - subjects - {token}
+    shared = identities.of_kinds(candidates, kinds.persons)
+    shared |= shared_tokens(candidates - shared, subjects, identities, mutations)
+    own = (candidates - shared) | {token}
+    # Other tokens of the person may have been merged too, such as the id of a device.
+    merged = _merged_ids(own - subjects, identities, mutations, kinds) if not others else set()
+    counted = identities.of_kinds(own - {token}, kinds.others)
+    return Person(
+        subjects=tuple(sorted(subjects | merged | counted)),
+        tokens=tuple(sorted(subjects | own | merged)),
+        shared=len(shared),
+        others=len(others),
+        examples=tuple(sorted(others)[:MAX_EXAMPLES]),
+    )
 
 
-def linked_tokens(subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """Returns the tokens that occur with these subjects in one event."""
-    return {token for _, token in identities.links(subjects=subjects)}
+def _roots(
+    token: str, identities: IdentityLookup, mutations: Sequence[MergedIdLookup], kinds: SubjectKinds
+) -> tuple[set[str], set[str]]:
+    """Returns the ids of the person whom a token names, and the others among whom it is shared."""
+    if identities.of_kinds([token], kinds.persons):
+        return {token}, set()
+    owners = {subject for subject, _ in identities.stored(tokens=[token])} - {token}
+    holders = owners | {subject for subject, _ in identities.links(tokens=[token])} - {token}
+    others = _final_ids(holders, mutations) - {token}
+    if len(others) > 1:
+        return {token}, others
+    is_subject = bool(identities.stored(subjects=[token]) or identities.links(subjects=[token]))
+    return owners | ({token} if is_subject or not owners else set()), set()
 
 
-def shared_tokens(tokens: Collection[str], subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """Returns the tokens that also occur with other subjects."""
+def shared_tokens(
+    tokens: Collection[str],
+    subjects: Collection[str],
+    identities: IdentityLookup,
+    mutations: Sequence[MergedIdLookup] = (),
+) -> set[str]:
+    """Returns the tokens that also occur with other subjects: in stored values, in links, or by a merge."""
     if not tokens:
         return set()
-    return {token for subject, token in identities.links(tokens=tokens) if subject not in subjects and subject != token}
+    pairs = identities.stored(tokens=tokens) | identities.links(tokens=tokens)
+    for one in mutations:
+        pairs |= one.merged(ids=tokens)
+    return {token for subject, token in pairs if subject not in subjects and subject != token}
+
+
+def _merged_ids(
+    ids: Collection[str], identities: IdentityLookup, mutations: Sequence[MergedIdLookup], kinds: SubjectKinds
+) -> set[str]:
+    """Returns the ids that were merged into these and occur with no other subject. A person may be mentioned by others,
+    but not merged into others.
+    """
+    merged = {merged for one in mutations for _, merged in one.merged(finals=ids)} - set(ids)
+    elsewhere = {id for one in mutations for final, id in one.merged(ids=merged) if final not in {*ids, *merged}}
+    unnamed = merged - identities.of_kinds(merged, kinds.persons)
+    return merged - elsewhere - shared_tokens(unnamed, {*ids, *merged}, identities)
+
+
+def _final_ids(ids: Collection[str], mutations: Sequence[MergedIdLookup]) -> set[str]:
+    """Returns these ids, with each that was merged into one other id replaced by that id."""
+    finals: dict[str, set[str]] = {one: set() for one in ids}
+    for mutation in mutations:
+        for final, merged in mutation.merged(ids=ids):
+            finals[merged].add(final)
+    return {next(iter(into)) if len(into) == 1 else one for one, into in finals.items()}
 
 
 class VaultIdentities:
@@ -103,18 +191,18 @@ class VaultIdentities:
     def __init__(self, vault: NamespaceVault) -> None:
         self._tables = vault.tables
 
-    def subjects_of(self, tokens: Collection[str]) -> set[str]:
-        """See `IdentityLookup.subjects_of`."""
-        return _values(self._tables.identities(tokens=tokens, subjects=tokens, columns=["subject"]))
+    def stored(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> Pairs:
+        """See `IdentityLookup.stored`."""
+        return _pairs(self._tables.identities(subjects=subjects, tokens=tokens, columns=["subject", "token"]))
 
-    def tokens_of(self, subjects: Collection[str]) -> set[str]:
-        """See `IdentityLookup.tokens_of`."""
-        return _values(self._tables.identities(subjects=subjects, columns=["token"]))
-
-    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
+    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> Pairs:
         """See `IdentityLookup.links`."""
-        rows = self._tables.links(subjects=subjects, tokens=tokens, columns=["subject", "token"])
-        return {(row["subject"], row["token"]) for row in rows.to_pylist()}
+        return _pairs(self._tables.links(subjects=subjects, tokens=tokens, columns=["subject", "token"]))
+
+    def of_kinds(self, tokens: Collection[str], kinds: Collection[str]) -> set[str]:
+        """See `IdentityLookup.of_kinds`."""
+        rows = self._tables.links(tokens=tokens, columns=["token", "kind"])
+        return {token for token, kind in _pairs(rows) if token in tokens and kind in kinds}
 
 
 class MutationIntervals:
@@ -124,12 +212,14 @@ class MutationIntervals:
         self._lake = lake
         self._key = "" if spec.mutations is None else paths.table(spec.pipeline, spec.mutations.intervals)
 
-    def original_ids(self, ids: Collection[str]) -> set[str]:
-        """See `OriginalIdLookup.original_ids`."""
-        has_final_id = pc.field("final_id").isin(pa.array(sorted(ids), pa.string()))
-        rows = self._lake.rows(self._key, columns=["id"], filters=has_final_id) if self._key else None
-        return set() if rows is None else _values(rows)
+    def merged(self, *, finals: Collection[str] = (), ids: Collection[str] = ()) -> Pairs:
+        """See `MergedIdLookup.merged`."""
+        has_final = pc.field("final_id").isin(pa.array(sorted(finals), pa.string()))
+        has_id = pc.field("id").isin(pa.array(sorted(ids), pa.string()))
+        condition = (pc.field("final_id") != pc.field("id")) & (has_final | has_id)
+        rows = self._lake.rows(self._key, columns=["final_id", "id"], filters=condition) if self._key else None
+        return set() if rows is None else _pairs(rows)
 
 
-def _values(rows: pa.Table) -> set[str]:
-    return set(rows.column(0).to_pylist())
+def _pairs(rows: pa.Table) -> Pairs:
+    return set(zip(*(column.to_pylist() for column in rows.columns), strict=True))

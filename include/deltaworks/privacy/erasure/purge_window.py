@@ -297,7 +297,8 @@ class PersonRowCount:
 def person_of_token(namespace: Namespace, token: str) -> Person:
     """Resolves a token to a person, from the current content of the vault and the mutations."""
     origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
-    return resolve_person(token, VaultIdentities(namespace.vault), origins)
+    identities = VaultIdentities(namespace.vault)
+    return resolve_person(token, identities, origins, kinds=namespace.subject_kinds)
 
 
 def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]:
@@ -320,7 +321,7 @@ def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]
             )
 
 
-def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
+def person_of_request(namespace: Namespace, request: ErasureRequest) -> Person:
     """Returns the person of an open request, as recorded, or resolved now if it is not recorded yet."""
     person = read_person(namespace, request)
     return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])

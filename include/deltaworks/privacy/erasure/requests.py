@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -11,7 +11,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.erasure.person_resolution import Person, tokens_digest
+from deltaworks.privacy.erasure.person_resolution import MAX_EXAMPLES, Person, SubjectKinds, tokens_digest
 from deltaworks.privacy.keys.stored_keys import namespace_token_key
 from deltaworks.privacy.paths import vault_request_subjects
 from deltaworks.privacy.tokens.envelope_encryption import is_token, token
@@ -74,6 +74,23 @@ class Namespace:
     def retention(self) -> timedelta:
         """The longest VACUUM retention of the namespace's pipelines."""
         return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in self.pipelines))
+
+    @property
+    def confirm_above(self) -> int:
+        """The number of subjects above which a second person confirms: the smallest of the namespace's pipelines."""
+        return min(require_privacy(spec).erase.confirm_above for spec in self.pipelines)
+
+    @property
+    def subject_kinds(self) -> SubjectKinds:
+        """The kinds of identifiers that can be the subject of an event: persons are always the first declared ones."""
+        first: set[str] = set()
+        others: set[str] = set()
+        for privacy in map(require_privacy, self.pipelines):
+            fields = [field for path in privacy.subject if (field := privacy.field_for(path)) is not None]
+            kinds = [field.kind for field in fields if field.kind is not None]
+            first.update(kinds[:1])
+            others.update(kind for kind in kinds[1:] if kind != kinds[0])
+        return SubjectKinds(persons=frozenset(first - others), others=frozenset(others))
 
     def home(self, pipeline: str) -> PipelineHome:
         """Returns the control records of one of its pipelines."""
@@ -180,6 +197,34 @@ def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
 def write_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
     """Stores the person of a request. Idempotent."""
     namespace.vault.objects.put(vault_request_subjects(namespace.name, request.request_id), person.encode())
+
+
+def describe_person(namespace: Namespace, person: Person) -> list[str]:
+    """Describes whom an erasure would erase, and whom it spares: how many subjects, with examples."""
+    lines = [f"It erases {_count_subjects(namespace, person.subjects, len(person.subjects))}"]
+    if person.others:
+        others = _count_subjects(namespace, person.examples, person.others)
+        lines.append(f"The token is shared, so it erases nothing but the token: it spares {others}")
+    if person.needs_confirmation(namespace.confirm_above):
+        lines.append(
+            "A second person has to confirm it: "
+            + ("the token is shared." if person.others else f"it has more than {namespace.confirm_above} subjects.")
+        )
+    return lines
+
+
+def _count_subjects(namespace: Namespace, subjects: Sequence[str], number: int) -> str:
+    """Returns the number of subjects, and some of them with the kinds and the first arrival of their values."""
+    rows = namespace.vault.tables.identities(
+        subjects=subjects[:MAX_EXAMPLES], columns=["subject", "kind", "first_seen"]
+    ).to_pylist()
+    lines = [f"{number:,} {'subject' if number == 1 else 'subjects'}:"]
+    for subject in subjects[:MAX_EXAMPLES]:
+        own = [row for row in rows if row["subject"] == subject]
+        kinds = ", ".join(sorted({row["kind"] for row in own}))
+        values = f"{kinds} since {min(row['first_seen'] for row in own):%Y-%m-%d}" if own else "no values in the vault"
+        lines.append(f"  {subject} ({values})")
+    return "\n".join([*lines, *([f"  and {number - MAX_EXAMPLES:,} more"] if number > MAX_EXAMPLES else [])])
 
 
 def delete_ended_persons(namespace: Namespace) -> int:

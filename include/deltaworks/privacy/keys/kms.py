@@ -2,7 +2,7 @@
 context.
 
 There is no KMS key per person: a subject's key is a data key in a key page. Grants are by context: a collector needs
-GenerateDataKey for `seal` and Decrypt for `token`, the vault's job Decrypt for `seal` and `epoch`.
+GenerateDataKey for `seal` and `unreadable` and Decrypt for `token`, the vault's job Decrypt for `seal` and `epoch`.
 """
 
 from __future__ import annotations

@@ -14,10 +14,12 @@ from deltaworks.privacy.keys.base import (
     TOKEN_PURPOSE,
     UNREADABLE_PURPOSE,
     Context,
+    DataKey,
     KeyService,
     LocalKeyring,
     key_context,
     key_destroyed_error,
+    public_key,
 )
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.pipeline import PipelineSpec
@@ -95,14 +97,7 @@ def get_or_create_key(
         raise key_destroyed_error(key)
     if stored is None:
         new_key = service.new_key(context)
-        record = {
-            "format": _FORMAT,
-            "context": dict(context),
-            "key_id": new_key.key_id,
-            "wrapped": base64.b64encode(new_key.wrapped).decode(),
-            "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        if objects.put_if_absent(key, json.dumps(record).encode()):
+        if objects.put_if_absent(key, _encode_stored_key(context, new_key)):
             return new_key.plain
         stored = objects.get(key)
         if stored is None:
@@ -120,15 +115,49 @@ def namespace_token_key(service: KeyService, lake: KeyStore, namespace: str) -> 
     return get_or_create_key(service, lake, key=paths.token_key_path(namespace), context=context)
 
 
-def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day: str, *, create: bool = True) -> bytes:
-    """Returns the key for a day's unreadable bodies. It is stored in wrapped form in the vault; deleting the object
-    destroys the key.
+def day_public_key(service: KeyService, vault: KeyStore, namespace: str, day: str) -> bytes:
+    """Returns the public key that encrypts a day's unreadable bodies. Creates the day's key if absent; writers never
+    unwrap it.
+
+    Raises:
+        ContractError: STORED_KEY_UNREADABLE.
+        TransientError: KEY_SERVICE_UNREACHABLE, or the vault does not answer.
+    """
+    key = paths.day_key_path(namespace, day)
+    stored = vault.get(key)
+    if stored is None:
+        context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
+        new_key = service.new_key(context)
+        public = public_key(new_key.plain)
+        if vault.put_if_absent(key, _encode_stored_key(context, new_key, public=base64.b64encode(public).decode())):
+            return public
+        stored = vault.get(key)
+        if stored is None:
+            raise unreadable_key_error(key, "it was deleted concurrently")
+    return _decode_record(key, stored.data, "public")
+
+
+def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day: str) -> bytes:
+    """Returns the private key that decrypts a day's unreadable bodies. It is stored in wrapped form in the vault;
+    deleting the object destroys the key.
 
     Raises:
         DeltaworksError: see `get_or_create_key`.
     """
     context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
-    return get_or_create_key(service, vault, key=paths.day_key_path(namespace, day), context=context, create=create)
+    return get_or_create_key(service, vault, key=paths.day_key_path(namespace, day), context=context, create=False)
+
+
+def _encode_stored_key(context: Context, new_key: DataKey, **more: str) -> bytes:
+    record = {
+        "format": _FORMAT,
+        "context": dict(context),
+        "key_id": new_key.key_id,
+        "wrapped": base64.b64encode(new_key.wrapped).decode(),
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **more,
+    }
+    return json.dumps(record).encode()
 
 
 def decode_wrapped_key(key: str, data: bytes) -> bytes:
@@ -137,11 +166,15 @@ def decode_wrapped_key(key: str, data: bytes) -> bytes:
     Raises:
         ContractError: STORED_KEY_UNREADABLE.
     """
+    return _decode_record(key, data, "wrapped")
+
+
+def _decode_record(key: str, data: bytes, name: str) -> bytes:
     try:
         record = json.loads(data)
         if record["format"] != _FORMAT:
             raise unreadable_key_error(key, f"format {record['format']} is not {_FORMAT}")
-        return base64.b64decode(record["wrapped"], validate=True)
+        return base64.b64decode(record[name], validate=True)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable_key_error(key, f"{type(error).__name__}: {error}") from error
 

@@ -6,10 +6,9 @@ guessed values cannot be tested against a token, as would be possible with a pla
 its subject and its original value.
 
 Writers encrypt identities for the vault, so that neither their disks nor their sinks reveal them. Sealing means
-encrypting with a data key that is stored next to the value, wrapped by the key service. A sealed blob is `u8 1 | 12 B
-nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce repeats under a key, even
-with many sealers; a data key is used for an hour. The associated data contains the namespace, the writer and the frame,
-so a blob cannot be opened in another place.
+encrypting with a data key that is stored next to the value, wrapped by the key service; a data key is used for an
+hour. A sealed blob is `u8 1` and the output of `encrypt_bytes`: every blob has a subkey and a nonce of its own. The
+associated data contains the namespace, the writer and the frame, so a blob cannot be opened in another place.
 
 A frame contains the information needed to open it: `u16 length | header as JSON | blob`. A sealed file (`.dws`) is a
 header and frames with lengths and checksums, as in the spool.
@@ -33,7 +32,17 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.privacy.keys.base import SEAL_PURPOSE, UNREADABLE_PURPOSE, DataKey, KeyService, key_context
+from deltaworks.privacy.keys.base import (
+    SEAL_PURPOSE,
+    UNREADABLE_PURPOSE,
+    DataKey,
+    KeyService,
+    decapsulate_key,
+    decrypt_bytes,
+    encapsulate_key,
+    encrypt_bytes,
+    key_context,
+)
 
 # Identities.
 
@@ -71,7 +80,6 @@ def decode_identities(data: bytes) -> list[Identity]:
 # Sealing.
 
 _VERSION: Final = 1
-_NONCE_BYTES: Final = 12
 _HEAD = struct.Struct(">H")
 MAGIC: Final = b"DWSE"
 _FILE_HEADER = struct.Struct("<4sHH")
@@ -104,7 +112,7 @@ class SealedPayload:
 
     Attributes:
         name: identifies the frame within its writer: a request id, a task of a batch, or a digest.
-        wrapped: the wrapped data key; empty for unreadable bodies, which use the key of `day`.
+        wrapped: the wrapped data key; for unreadable bodies a key encapsulated for the key pair of `day`.
     """
 
     namespace: str
@@ -164,27 +172,9 @@ def additional_data(*parts: str) -> bytes:
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
 
 
-class Nonces:
-    """Generates nonces that never repeat in this process: 4 random bytes and a counter. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._random = os.urandom(4)
-        self._count = 0
-        self._lock = threading.Lock()
-
-    def next(self) -> bytes:
-        """Returns the next nonce, 12 bytes."""
-        with self._lock:
-            self._count += 1
-            return self._random + self._count.to_bytes(8, "big")
-
-
-def seal_bytes(key: bytes, plain: bytes, additional: bytes, nonces: Nonces) -> bytes:
-    """Encrypts bytes and returns the blob `u8 1 | nonce | AES-256-GCM`."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    nonce = nonces.next()
-    return bytes((_VERSION,)) + nonce + AESGCM(key).encrypt(nonce, plain, additional)
+def seal_bytes(key: bytes, plain: bytes, additional: bytes) -> bytes:
+    """Encrypts bytes and returns the blob `u8 1 | encrypted bytes`."""
+    return bytes((_VERSION,)) + encrypt_bytes(key, plain, additional)
 
 
 def unseal_bytes(key: bytes, blob: bytes, additional: bytes) -> bytes:
@@ -194,12 +184,11 @@ def unseal_bytes(key: bytes, blob: bytes, additional: bytes) -> bytes:
         ContractError: SEALED_UNREADABLE, the key, the associated data or the blob differs.
     """
     from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    if len(blob) < 1 + _NONCE_BYTES or blob[0] != _VERSION:
+    if not blob or blob[0] != _VERSION:
         raise _unreadable_error("its version is not supported by this release")
     try:
-        return AESGCM(key).decrypt(blob[1 : 1 + _NONCE_BYTES], blob[1 + _NONCE_BYTES :], additional)
+        return decrypt_bytes(key, blob[1:], additional)
     except InvalidTag as error:
         raise _unreadable_error("its key, location or content has changed since it was sealed") from error
 
@@ -209,7 +198,7 @@ class Sealer:
 
     Args:
         writer: a collector's id, or a pipeline.
-        day_key: returns the key of a day, for unreadable bodies; see `keys.stored_keys.get_or_create_key`.
+        day_key: returns the public key of a day, for unreadable bodies; see `keys.stored_keys.day_public_key`.
         clock: returns seconds since 1970.
     """
 
@@ -227,11 +216,11 @@ class Sealer:
         self._writer = writer
         self._day_key = day_key
         self._clock = clock
-        self._nonces = Nonces()
         self._key: DataKey | None = None
         self._created_at = 0.0
         self._failed_at = 0.0
         self._days: dict[str, bytes] = {}
+        self._day_keys: dict[bytes, tuple[bytes, bytes]] = {}
         self._lock = threading.Lock()
 
     def seal_identities(self, identities: Iterable[Identity], *, name: str) -> bytes:
@@ -242,26 +231,35 @@ class Sealer:
         """
         key = self.data_key()
         payload = SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", b"")
-        blob = seal_bytes(key.plain, encode_identities(identities), payload.additional_data, self._nonces)
+        blob = seal_bytes(key.plain, encode_identities(identities), payload.additional_data)
         return SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", blob).encode()
 
     def seal_unreadable(self, body: bytes, *, name: str, day: str) -> bytes:
-        """Encrypts an unreadable body under the key of a day (`2026-11-23`) and returns the frame's payload.
+        """Encrypts an unreadable body for the key of a day (`2026-11-23`) and returns the frame's payload.
 
         Raises:
             DeltaworksError: the day key is not available.
         """
-        key = self.key_for_day(day)
-        payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, b"")
-        blob = seal_bytes(key, body, payload.additional_data, self._nonces)
-        return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, blob).encode()
+        wrapped, key = self._encapsulated_key(self.key_for_day(day))
+        payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, wrapped, day, b"")
+        blob = seal_bytes(key, body, payload.additional_data)
+        return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, wrapped, day, blob).encode()
 
     def key_for_day(self, day: str) -> bytes:
-        """Returns the key that encrypts the unreadable bodies of a day."""
+        """Returns the public key for the unreadable bodies of a day."""
         with self._lock:
             if day not in self._days:
                 self._days = {day: self._day_key(day)}
             return self._days[day]
+
+    def _encapsulated_key(self, public: bytes) -> tuple[bytes, bytes]:
+        """Returns a key for the owner of a day's key pair, with its encapsulation. One agreement serves all bodies of
+        the day, as it costs ten times as much as encrypting a body.
+        """
+        with self._lock:
+            if public not in self._day_keys:
+                self._day_keys = {public: encapsulate_key(public)}
+            return self._day_keys[public]
 
     def data_key(self) -> DataKey:
         """Returns the current data key. During an outage of the key service, returns the last one for up to a day."""
@@ -287,7 +285,7 @@ class Unsealer:
     """Decrypts frames. Caches unwrapped keys. Not thread-safe.
 
     Args:
-        day_key: returns the key of a day of a namespace; raises if it was destroyed.
+        day_key: returns the private key of a day of a namespace; raises if it was destroyed.
     """
 
     def __init__(self, service: KeyService, *, day_key: Callable[[str, str], bytes]) -> None:
@@ -317,8 +315,15 @@ class Unsealer:
         Raises:
             DeltaworksError: SEALED_UNREADABLE, or the day key is not available.
         """
+        from cryptography.exceptions import InvalidTag
+
         frame = SealedPayload.decode(payload)
-        return unseal_bytes(self._day_key(frame.namespace, frame.day), frame.blob, frame.additional_data)
+        private = self._day_key(frame.namespace, frame.day)
+        try:
+            key = decapsulate_key(private, frame.wrapped)
+        except InvalidTag as error:
+            raise _unreadable_error("the key in its header is invalid") from error
+        return unseal_bytes(key, frame.blob, frame.additional_data)
 
 
 def encode_sealed_file(frames: Iterable[SealedFrame]) -> bytes:

@@ -23,7 +23,6 @@ from itertools import groupby
 from typing import ClassVar
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field
 
 from deltaworks.control.background import attempts
@@ -31,7 +30,14 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.privacy.keys.base import EPOCH_PURPOSE, KeyService, key_context
+from deltaworks.privacy.keys.base import (
+    EPOCH_PURPOSE,
+    KEY_BYTES,
+    KeyService,
+    decrypt_bytes,
+    encrypt_bytes,
+    key_context,
+)
 from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_create_key
 from deltaworks.privacy.paths import (
     vault_key_epoch,
@@ -150,8 +156,6 @@ def _created_at(data: bytes) -> datetime:
 
 # Subjects' keys.
 
-KEY_BYTES = 32
-_NONCE_BYTES = 12
 _MAX_ATTEMPTS = 12
 _THREADS = 8
 _KIND = RecordKind(
@@ -162,7 +166,7 @@ _KIND = RecordKind(
 
 
 class WrappedKey(RecordPart):
-    """A subject's key, wrapped by the key of `epoch`: nonce and AES-256-GCM in base64. Cells store its `version`."""
+    """A subject's key, wrapped by the key of `epoch`: encrypted bytes in base64. Cells store its `version`."""
 
     epoch: int
     version: int
@@ -374,9 +378,9 @@ class SubjectKeys:
 
     def _unwrap(self, subject: str, wrapped_key: WrappedKey) -> SubjectKey:
         data = base64.b64decode(wrapped_key.wrapped)
-        cipher = AESGCM(self._epochs.open(wrapped_key.epoch).key)
+        epoch_key = self._epochs.open(wrapped_key.epoch).key
         try:
-            key = cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._associated_data(subject, wrapped_key))
+            key = decrypt_bytes(epoch_key, data, self._associated_data(subject, wrapped_key))
         except InvalidTag as error:
             raise ContractError(
                 "VAULT_KEYS_UNREADABLE",
@@ -387,9 +391,8 @@ class SubjectKeys:
 
     def _wrap(self, subject: str, key: SubjectKey, epoch: int) -> WrappedKey:
         bare = WrappedKey(epoch=epoch, version=key.version, wrapped="")
-        nonce = os.urandom(_NONCE_BYTES)
-        sealed = AESGCM(self._epochs.open(epoch).key).encrypt(nonce, key.key, self._associated_data(subject, bare))
-        return bare.replace(wrapped=base64.b64encode(nonce + sealed).decode())
+        sealed = encrypt_bytes(self._epochs.open(epoch).key, key.key, self._associated_data(subject, bare))
+        return bare.replace(wrapped=base64.b64encode(sealed).decode())
 
     def _associated_data(self, subject: str, wrapped_key: WrappedKey) -> bytes:
         """Returns the associated data that bind a key to its subject, version and epoch."""

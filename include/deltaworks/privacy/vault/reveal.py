@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.privacy.paths import vault_reveals
 from deltaworks.privacy.vault.key_pages import SubjectKey
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
@@ -36,7 +36,7 @@ REVEALS: Final = pa.schema(
         pa.field("approval", pa.string()),
     ]
 )
-#: Maximum number of subjects in a reveal without an approval.
+#: Maximum number of subjects that a person reveals in a day (UTC) without an approval, in all namespaces.
 MAX_WITHOUT_APPROVAL: Final = 10
 
 
@@ -85,13 +85,44 @@ def reveal(
         approval: the run in which it was approved.
 
     Raises:
+        ConfigError: REVEAL_LIMIT_REACHED; nothing was decrypted.
         ConcurrencyError: COMMIT_CONTENDED; nothing was decrypted.
         TransientError: KEY_SERVICE_UNREACHABLE.
     """
     names = sorted(set(subjects))
+    if not approval:
+        _check_limit(vault, by, names)
     _record_reveal(vault, names, kinds, reason=reason, by=by, approval=approval)
+    if not approval:
+        # Again: reveals of the same person that ran at the same time are on record now.
+        _check_limit(vault, by, names)
     keys = vault.keys.get(names)
     return [_open_row(vault, row, keys.get(row["subject"])) for row in _select_rows(vault, names, kinds)]
+
+
+def needs_approval(vault: NamespaceVault, by: str, subjects: Sequence[str]) -> bool:
+    """Whether a person needs an approval for these subjects, with those revealed today."""
+    return len(_revealed_today(vault, by) | set(subjects)) > MAX_WITHOUT_APPROVAL
+
+
+def _check_limit(vault: NamespaceVault, by: str, subjects: Sequence[str]) -> None:
+    if needs_approval(vault, by, subjects):
+        raise ConfigError(
+            "REVEAL_LIMIT_REACHED",
+            f"{by} would reveal more than {MAX_WITHOUT_APPROVAL} subjects today without an approval; nothing was "
+            "decrypted.",
+        )
+
+
+def _revealed_today(vault: NamespaceVault, by: str) -> set[str]:
+    """Returns the subjects that a person has revealed today without an approval, in all namespaces."""
+    rows = Lake(vault.storage).rows(vault_reveals(), columns=["at", "by", "subject", "approval"])
+    today = utc_now().date()
+    return {
+        row["subject"]
+        for row in ([] if rows is None else rows.to_pylist())
+        if row["by"] == by and row["at"].date() == today and not row["approval"]
+    }
 
 
 def read_reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:

@@ -3,14 +3,13 @@
 Rows are merged by subject, kind and token, so repeated ingests have no effect. Tables are partitioned by namespace:
 concurrent jobs of two namespaces never write the same files.
 
-A cell of `identities` is `u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, with namespace, subject, kind and token
-as associated data: a cell moved to another row cannot be decrypted.
+A cell of `identities` is `u8 1 | u16 key_version | encrypted bytes`, with namespace, subject, kind and token as
+associated data: a cell moved to another row cannot be decrypted.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import os
 import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
+from deltaworks.privacy.keys.base import decrypt_bytes, encrypt_bytes
 from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.privacy.vault.key_pages import SubjectKey
 from deltaworks.specs.storage import StorageSpec
@@ -207,7 +206,6 @@ class VaultTables:
 
 _HEAD = struct.Struct(">BH")
 _FORMAT = 1
-_NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +228,8 @@ class CellAddress:
 
 def seal_cell(value: str, key: SubjectKey, address: CellAddress) -> bytes:
     """Encrypts a value for its row. Each call returns different bytes."""
-    nonce = os.urandom(_NONCE_BYTES)
-    sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), address.associated_data)
-    return _HEAD.pack(_FORMAT, key.version) + nonce + sealed
+    sealed = encrypt_bytes(key.key, value.encode("utf-8", "surrogatepass"), address.associated_data)
+    return _HEAD.pack(_FORMAT, key.version) + sealed
 
 
 def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
@@ -241,19 +238,14 @@ def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
     Raises:
         ContractError: VAULT_CELL_UNREADABLE, it was changed, or belongs to another row, key or release.
     """
-    if len(cell) < _HEAD.size + _NONCE_BYTES or cell[0] != _FORMAT:
+    if len(cell) < _HEAD.size or cell[0] != _FORMAT:
         raise _unreadable_error(address, "its format is not supported by this release")
     if (version := key_version_of(cell)) != key.version:
         raise _unreadable_error(
             address, (f"it was encrypted with key version {version}, but the subject has {key.version}")
         )
-    body = cell[_HEAD.size :]
     try:
-        return (
-            AESGCM(key.key)
-            .decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], address.associated_data)
-            .decode("utf-8", "surrogatepass")
-        )
+        return decrypt_bytes(key.key, cell[_HEAD.size :], address.associated_data).decode("utf-8", "surrogatepass")
     except InvalidTag as error:
         raise _unreadable_error(address, "it was changed, or belongs to another row") from error
 

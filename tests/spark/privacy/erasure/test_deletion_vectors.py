@@ -69,7 +69,7 @@ def test_rows_deleted_by_vectors_stay_deleted_and_are_purged(spark: SparkSession
     assert (certified.state, certified.waiting_for) == ("certified", "")
     search = TokenSearch([lake.token("player", "ann")])
     assert scan_namespace(lake.namespace, search).keys_with("leak", search.tokens) == set()
-    certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
+    certificate = Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects).read(request.request_id)
     assert certificate is not None
     (orders,) = [table for table in certificate.tables if table.table == "orders"]
     assert (orders.rows_before, orders.rows_after, orders.person_rows, orders.files_removed) == (4, 3, 1, 2)

@@ -116,8 +116,16 @@ def test_without_approaching_deadlines_the_overview_shows_none(project: Path) ->
 def test_the_certificate_chain_is_verified_by_the_child_process(
     harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "read_tables", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
-    assert "Certificates: 12" in harness.get(CHAIN, by="dpo").text
+    monkeypatch.setattr(
+        page, "read_tables", lambda *_, **__: TableReadResult(rows=({"certificates": 12, "head": True},))
+    )
+    whole = harness.get(CHAIN, by="dpo").text
+    assert "Certificates: 12" in whole
+    assert "is not verified" not in whole
+
+    answer = TableReadResult(rows=({"certificates": 12, "head": False},))
+    monkeypatch.setattr(page, "read_tables", lambda *_, **__: answer)
+    assert "end of the chain is not verified" in harness.get(CHAIN, by="dpo").text
 
     monkeypatch.setattr(page, "read_tables", lambda *_, **__: TableReadResult(problem="[CERTIFICATES_BROKEN] at <e1>"))
     broken = harness.get(CHAIN, by="dpo").text

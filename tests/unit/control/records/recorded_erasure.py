@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from deltaworks.control.records.certificate import Certificate, CertifiedLanding, CertifiedScan, CertifiedTable
+from deltaworks.control.records.certificate import (
+    Certificate,
+    CertificateHead,
+    CertifiedLanding,
+    CertifiedScan,
+    CertifiedTable,
+)
 from deltaworks.control.records.erasure import ErasureStep, ErasureWindow, PurgedTable
 from deltaworks.control.records.reprocess import (
     ReplacedObject,
@@ -80,6 +86,7 @@ ERASURE: dict[str, UnversionedRecord] = {
     "replacement_end": ReplacementCompletion(
         number=4, at=AT, objects=(WrittenObject(etag="d41d8cd98f00b204e9800998ecf8427e", version_id="v2"),)
     ),
+    "certificate_head": CertificateHead(namespace="players", number=2, sha256="9f86", next_sha256="d081"),
     "certificate": Certificate(
         namespace="players",
         request_id="e20260102-0a1b2c3d4e",

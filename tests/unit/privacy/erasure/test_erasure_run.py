@@ -73,7 +73,7 @@ def test_a_person_is_found_before_the_erasure_and_not_after(lake: PeopleLake) ->
     after = scan_namespace(lake.namespace, search)
     assert after.keys_with("leak", search.tokens) == set()
     assert lake.amounts() == [2, 4, 6]
-    certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
+    certificate = Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects).read(request.request_id)
     assert certificate is not None
     assert (certificate.tokens, certificate.shared_tokens) == (3, 1)
     assert certificate.tokens_sha256 == hashlib.sha256("\n".join(sorted(tokens(lake))).encode()).hexdigest()
@@ -126,7 +126,7 @@ def test_certificates_are_a_chain(lake: PeopleLake) -> None:
     lake.advance()
     lake.pass_time(days=8)
     assert [result.state for result in lake.advance()] == ["certified", "certified"]
-    certificates = Certificates(lake.namespace.objects, "players")
+    certificates = Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects)
     assert certificates.check() == 2
     first = next(
         path

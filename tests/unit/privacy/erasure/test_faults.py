@@ -73,7 +73,7 @@ def test_a_run_killed_at_any_point_is_continued(lake: PeopleLake, point: str) ->
 
     assert reached
     assert lake.amounts() == [2, 3]
-    certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
+    certificate = Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects).read(request.request_id)
     assert certificate is not None
     orders = next(table for table in certificate.tables if table.table == "orders")
     assert (orders.rows_before, orders.rows_after, orders.person_rows) == (3, 2, 1)

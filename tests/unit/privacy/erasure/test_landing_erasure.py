@@ -29,7 +29,7 @@ def people(tmp_path: Path) -> LandedPeople:
 
 
 def certificate_of(people: LandedPeople, request_id: str) -> Certificate:
-    certificate = Certificates(people.namespace.objects, "players").read(request_id)
+    certificate = Certificates(people.namespace.objects, "players", people.namespace.vault.objects).read(request_id)
     assert certificate is not None
     return certificate
 

@@ -101,7 +101,10 @@ def test_a_shadow_written_after_the_window_is_removed_before_the_certificate(
     lake.pass_time(days=8)
     lake.advance()
     assert objects_of(lake, SHADOW) == []
-    assert Certificates(lake.namespace.objects, "players").read(request.request_id) is not None
+    assert (
+        Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects).read(request.request_id)
+        is not None
+    )
 
 
 def test_a_swap_detects_an_erasure_in_its_inputs(lake: PeopleLake) -> None:
@@ -151,7 +154,7 @@ def test_shadow_tables_of_a_reprocess_are_purged_too(
     assert (lake.amounts("orders__r1") == [2]) is protected
     assert lake.amounts("invoices__r1") == [1, 2], "a copy of what is kept is kept"
     assert (done.state == "certified") is protected, "and else nothing is certified for ever"
-    certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
+    certificate = Certificates(lake.namespace.objects, "players", lake.namespace.vault.objects).read(request.request_id)
     assert (certificate is not None) is protected
     if certificate is not None:
         assert {"orders__r1", "quarantine__r1"} <= {table.table for table in certificate.tables}

@@ -10,13 +10,28 @@ from pathlib import Path
 
 import boto3
 import pytest
+from cryptography.exceptions import InvalidTag
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import SEAL_PURPOSE, TOKEN_PURPOSE, KeyService, LocalKeyring, key_context
+from deltaworks.privacy.keys.base import (
+    EPOCH_PURPOSE,
+    SEAL_PURPOSE,
+    TOKEN_PURPOSE,
+    UNREADABLE_PURPOSE,
+    KeyService,
+    LocalKeyring,
+    decapsulate_key,
+    encapsulate_key,
+    key_context,
+    public_key,
+)
 from deltaworks.privacy.keys.kms import KmsKeyService
 from deltaworks.privacy.keys.stored_keys import (
+    day_public_key,
     get_or_create_key,
     namespace_token_key,
     open_key_service,
@@ -186,14 +201,122 @@ def test_concurrent_creators_of_a_stored_key_get_the_same_key(tmp_path: Path) ->
 
 def test_a_key_of_a_day_is_destroyed_with_its_object(tmp_path: Path) -> None:
     vault, keyring = LocalObjects(tmp_path / "vault"), LocalKeyring(tmp_path / "keys")
-    key = unreadable_day_key(keyring, vault, "players", "2026-11-23")
+    public = day_public_key(keyring, vault, "players", "2026-11-23")
 
-    assert unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False) == key
+    assert day_public_key(keyring, vault, "players", "2026-11-23") == public
+    assert public_key(unreadable_day_key(keyring, vault, "players", "2026-11-23")) == public
     vault.delete(paths.day_key_path("players", "2026-11-23"))
     with pytest.raises(ContractError) as refused:
-        unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False)
+        unreadable_day_key(keyring, vault, "players", "2026-11-23")
 
     assert refused.value.condition == "KEY_DESTROYED"
+
+
+def test_concurrent_creators_of_a_key_of_a_day_get_the_same_key(tmp_path: Path) -> None:
+    vault = LocalObjects(tmp_path / "vault")
+
+    def opened(_: int) -> bytes:
+        return day_public_key(LocalKeyring(tmp_path / "keys"), vault, "players", "2026-11-23")
+
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(opened, range(16)))
+
+    assert keys == {public_key(unreadable_day_key(LocalKeyring(tmp_path / "keys"), vault, "players", "2026-11-23"))}
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> LocalKeyring:
+    """The keyring of a process that only writes."""
+    LocalKeyring(tmp_path / "keys").share_with_writers(tmp_path / "writers", ["players", "contacts"])
+    return LocalKeyring(tmp_path / "writers")
+
+
+def test_writers_have_the_keys_to_compute_tokens_and_to_seal_and_no_other(
+    tmp_path: Path, writers: LocalKeyring
+) -> None:
+    files = {path.name for path in (tmp_path / "writers").iterdir()}
+
+    assert files == {
+        ".writers",
+        *(
+            f"{name}.{purpose}"
+            for name in ("players", "contacts")
+            for purpose in ("token.key", "seal.pub", "unreadable.pub")
+        ),
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "writers").iterdir()} == {0o600}
+    assert stat.S_IMODE((tmp_path / "writers").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("purpose", [SEAL_PURPOSE, UNREADABLE_PURPOSE])
+def test_what_writers_seal_only_the_full_keyring_opens(tmp_path: Path, writers: LocalKeyring, purpose: str) -> None:
+    context = key_context("players", purpose)
+    made = writers.new_key(context)
+
+    assert LocalKeyring(tmp_path / "keys").unwrap(made.wrapped, context) == made.plain
+    with pytest.raises(ConfigError, match="keys of writers only"):
+        writers.unwrap(made.wrapped, context)
+    with pytest.raises(ConfigError, match="keys of writers only"):
+        writers.unwrap(LocalKeyring(tmp_path / "keys").new_key(context).wrapped, context)
+
+
+def test_writers_compute_the_same_tokens(tmp_path: Path, writers: LocalKeyring) -> None:
+    lake = LocalObjects(tmp_path / "lake")
+
+    assert namespace_token_key(writers, lake, "players") == namespace_token_key(
+        LocalKeyring(tmp_path / "keys"), lake, "players"
+    )
+
+
+def test_writers_seal_unreadable_bodies_that_they_cannot_open(tmp_path: Path, writers: LocalKeyring) -> None:
+    vault = LocalObjects(tmp_path / "vault")
+
+    assert day_public_key(writers, vault, "players", "2026-11-23") == day_public_key(
+        LocalKeyring(tmp_path / "keys"), vault, "players", "2026-11-23"
+    )
+    with pytest.raises(ConfigError, match="keys of writers only"):
+        unreadable_day_key(writers, vault, "players", "2026-11-23")
+
+
+@pytest.mark.parametrize("purpose", [SEAL_PURPOSE, UNREADABLE_PURPOSE, TOKEN_PURPOSE, EPOCH_PURPOSE])
+def test_writers_create_no_key_that_nobody_else_has(writers: LocalKeyring, purpose: str) -> None:
+    with pytest.raises(ConfigError, match="keys of writers only"):
+        writers.new_key(key_context("later", purpose))
+
+
+def test_the_vaults_keys_are_not_shared_with_writers(tmp_path: Path, writers: LocalKeyring) -> None:
+    context = key_context("players", EPOCH_PURPOSE)
+    made = LocalKeyring(tmp_path / "keys").new_key(context)
+
+    for use in (lambda: writers.new_key(context), lambda: writers.unwrap(made.wrapped, context)):
+        with pytest.raises(ConfigError, match="keys of writers only"):
+            use()
+
+
+def test_sharing_again_changes_no_key_and_adds_those_of_new_namespaces(tmp_path: Path, writers: LocalKeyring) -> None:
+    before = {path.name: path.read_bytes() for path in (tmp_path / "writers").iterdir()}
+
+    LocalKeyring(tmp_path / "keys").share_with_writers(tmp_path / "writers", ["later"])
+
+    after = {path.name: path.read_bytes() for path in (tmp_path / "writers").iterdir()}
+    assert before.items() <= after.items()
+    assert {"later.token.key", "later.seal.pub", "later.unreadable.pub"} <= after.keys()
+    assert writers.new_key(key_context("later", SEAL_PURPOSE)).plain
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+def test_an_encapsulated_key_opens_with_its_private_key_only(private: bytes, other: bytes) -> None:
+    encapsulated, key = encapsulate_key(public_key(private))
+
+    assert decapsulate_key(private, encapsulated) == key
+    # A private key is its bytes without five bits that the curve fixes.
+    assert (decapsulate_key(other, encapsulated) == key) == (public_key(other) == public_key(private))
+
+
+@pytest.mark.parametrize("encapsulated", [b"", bytes(31), bytes(32), b"\x01" + bytes(31), bytes(33)])
+def test_an_invalid_encapsulation_is_refused(encapsulated: bytes) -> None:
+    with pytest.raises(InvalidTag):
+        decapsulate_key(bytes(range(32)), encapsulated)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"format":2,"wrapped":""}', b'{"format":1,"wrapped":"%"}'])

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey, KeyService, LocalKeyring
+from deltaworks.events.redaction import SealKeys
+from deltaworks.privacy.keys.base import (
+    Context,
+    DataKey,
+    DestroyedKey,
+    KeyService,
+    LocalKeyring,
+    decrypt_bytes,
+    encrypt_bytes,
+    new_head,
+    public_key,
+)
 from deltaworks.privacy.tokens.envelope_encryption import (
     DATA_KEY_SECONDS,
     MAX_OUTAGE_SECONDS,
     Identity,
-    Nonces,
     SealedFrame,
     SealedKind,
     SealedPayload,
@@ -67,8 +81,12 @@ def day_key(day: str) -> bytes:
     return day.encode().ljust(32, b"\0")
 
 
+def day_public_key(day: str) -> bytes:
+    return public_key(day_key(day))
+
+
 def sealer_of(keys: KeyService, *, clock: Clock | None = None, namespace: str = "players") -> Sealer:
-    return Sealer(keys, namespace=namespace, writer="edge-1", day_key=day_key, clock=clock or Clock())
+    return Sealer(keys, namespace=namespace, writer="edge-1", day_key=day_public_key, clock=clock or Clock())
 
 
 def unsealer_of(keys: KeyService) -> Unsealer:
@@ -137,13 +155,96 @@ def test_a_body_is_sealed_under_the_key_of_its_day(keys: CountedKeys) -> None:
         unsealer_of(keys).open_unreadable(other)
 
 
-def test_no_nonce_comes_twice() -> None:
-    nonces = [Nonces(), Nonces()]
+#: Sealers that share one key, as measured: two tasks a second seal under the key of a day.
+SEALERS_OF_A_DAY = 2 * 86_400
+#: Random bytes at the start of an encrypted message: the salt of its subkey and its nonce.
+HEAD_BYTES = 28
+DAY_PUBLIC = public_key(bytes(32))
 
-    made = [source.next() for source in nonces for _ in range(1000)]
 
-    assert len(set(made)) == 2000
-    assert {len(nonce) for nonce in made} == {12}
+def task_sealer() -> Sealer:
+    """A sealer as each task opens it, with the keys that the driver sends to all of them."""
+    data_key = DataKey(bytes(32), b"wrapped", "key")
+    return SealKeys("players", "shop", "batch", data_key, "2026-11-23", DAY_PUBLIC).sealer()
+
+
+def heads_of_frames(sealer: Sealer, count: int = 1) -> list[bytes]:
+    payloads = [sealer.seal_identities([], name="digest") for _ in range(count)]
+    return [SealedPayload.decode(payload).blob[1 : 1 + HEAD_BYTES] for payload in payloads]
+
+
+def test_no_two_sealers_of_a_day_repeat_a_subkey_and_nonce() -> None:
+    made = [head for _ in range(SEALERS_OF_A_DAY) for head in heads_of_frames(task_sealer())]
+
+    assert len(set(made)) == SEALERS_OF_A_DAY
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(1800)
+def test_no_two_sealers_of_a_year_repeat_a_subkey_and_nonce() -> None:
+    for _ in range(365):
+        made = {new_head() for _ in range(SEALERS_OF_A_DAY)}
+
+        assert len(made) == SEALERS_OF_A_DAY
+
+
+def test_every_bit_of_a_head_is_random_so_that_a_year_of_frames_repeats_none() -> None:
+    made = 20_000
+    heads = np.frombuffer(b"".join(heads_of_frames(task_sealer(), made)), np.uint8).reshape(made, HEAD_BYTES)
+    ones = np.unpackbits(heads, axis=1).mean(axis=0)
+    frames_of_a_year = 365 * SEALERS_OF_A_DAY * 10_000
+
+    assert abs(ones - 0.5).max() < 0.03
+    assert frames_of_a_year**2 / 2 ** (8 * HEAD_BYTES + 1) < 1e-40
+
+
+def test_each_frame_has_a_subkey_of_its_own() -> None:
+    (head,), frame = heads_of_frames(task_sealer()), encrypt_bytes(bytes(32), b"plain", b"")
+
+    with pytest.raises(InvalidTag):
+        AESGCM(bytes(32)).decrypt(frame[16:HEAD_BYTES], frame[HEAD_BYTES:], b"")
+    with pytest.raises(InvalidTag):
+        decrypt_bytes(bytes(32), head[:16] + frame[16:], b"")
+
+
+def test_a_forked_or_copied_sealer_does_not_repeat_its_parent() -> None:
+    sealer = task_sealer()
+    heads_of_frames(sealer)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, heads_of_frames(sealer)[0])
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(read, HEAD_BYTES) != heads_of_frames(sealer)[0]
+    os.close(read)
+    os.close(write)
+
+
+@given(key=st.binary(min_size=32, max_size=32), plain=st.binary(max_size=200), additional=st.binary(max_size=40))
+def test_encrypted_bytes_open_with_their_key_and_additional_data_only(
+    key: bytes, plain: bytes, additional: bytes
+) -> None:
+    data = encrypt_bytes(key, plain, additional)
+
+    assert decrypt_bytes(key, data, additional) == plain
+    for wrong in (
+        (key, data, additional + b"x"),
+        (bytes(31) + b"\1" + key[32:], data, b"y"),
+        (key, data[:-1], additional),
+    ):
+        with pytest.raises(InvalidTag):
+            decrypt_bytes(*wrong)
+
+
+@pytest.mark.parametrize("place", [0, 15, 16, 27, 28, -1])
+def test_a_changed_byte_anywhere_is_noticed(place: int) -> None:
+    data = bytearray(encrypt_bytes(bytes(32), b"plain", b""))
+    data[place] ^= 1
+
+    with pytest.raises(InvalidTag):
+        decrypt_bytes(bytes(32), bytes(data), b"")
 
 
 frames = st.lists(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import PERSON_VARIABLE, system_user
 from deltaworks.control.records.approval import Approval, NamespaceApprovals
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.operations.base import OperationContext
@@ -178,6 +180,73 @@ def test_more_than_ten_subjects_need_an_approval_of_just_these_options(environme
 
     assert len(report.results) == 1
     assert len(recorded(NamespaceVault.open(environment, NAMESPACE))) == 11
+
+
+def reveal_each(environment: EnvironmentSpec, subjects: Sequence[str]) -> None:
+    for subject in subjects:
+        reveal(context_of(environment), RevealOptions(subjects=subject, reason="ticket"))
+
+
+def test_ten_subjects_a_day_and_not_a_call(environment: EnvironmentSpec, ada: str) -> None:
+    others = [subject_of(f"player {number}") for number in range(10)]
+    reveal_each(environment, others[:10])
+
+    reveal_each(environment, [others[0], others[9]])
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        reveal_each(environment, [ada])
+    assert len(recorded(NamespaceVault.open(environment, NAMESPACE))) == 12
+
+
+def test_days_and_people_are_counted_apart_and_namespaces_together(
+    environment: EnvironmentSpec, ada: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reveal_each(environment, [subject_of(f"player {number}") for number in range(10)])
+    other = NamespaceVault.open(environment, "readers")
+    me = system_user()
+
+    assert revealing.needs_approval(other, me, [ada])
+    assert not revealing.needs_approval(other, "another", [ada])
+    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    monkeypatch.setattr(revealing, "utc_now", lambda: tomorrow)
+    assert not revealing.needs_approval(other, me, [ada])
+
+
+def test_a_name_in_the_environment_does_not_give_another_ten(
+    environment: EnvironmentSpec, ada: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reveal_each(environment, [subject_of(f"player {number}") for number in range(10)])
+
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER", PERSON_VARIABLE):
+        monkeypatch.setenv(variable, "another")
+        with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+            reveal_each(environment, [ada])
+    assert {row["by"] for row in recorded(NamespaceVault.open(environment, NAMESPACE))} == {system_user()}
+
+
+def test_reveals_at_the_same_time_are_counted_together(
+    home: NamespaceVault, ada: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process of the same person commits between the check and the record of this one."""
+    append, others = Lake.append, [subject_of(f"player {number}") for number in range(10)]
+
+    def after_others(self: Lake, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Lake, "append", append)
+        revealing.reveal(home, others, [], reason="ticket", by="eve")
+        return append(self, *args, **options)
+
+    monkeypatch.setattr(Lake, "append", after_others)
+
+    with pytest.raises(ConfigError, match="REVEAL_LIMIT_REACHED"):
+        revealing.reveal(home, [ada], [], reason="ticket", by="eve")
+
+
+def test_an_approved_reveal_does_not_count(home: NamespaceVault, ada: str) -> None:
+    others = [subject_of(f"player {number}") for number in range(20)]
+    revealing.reveal(home, others, [], reason="ticket", by="eve", approval="manual__1")
+
+    (value,) = revealing.reveal(home, [ada], [], reason="ticket", by="eve")
+
+    assert value.value == "ada@example.org"
 
 
 def test_what_only_counts_needs_no_key_and_is_not_on_record(environment: EnvironmentSpec, ada: str) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import UNREADABLE_PURPOSE, KeyService, key_context
-from deltaworks.privacy.keys.stored_keys import get_or_create_key
+from deltaworks.privacy.keys.base import KeyService
+from deltaworks.privacy.keys.stored_keys import day_public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedFrame,
@@ -72,8 +72,7 @@ def seal_file(
     for namespace, of_namespace in {NAMESPACE: identities, **(others or {})}.items():
 
         def day_key(day: str, namespace: str = namespace) -> bytes:
-            context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
-            return get_or_create_key(service, objects, key=paths.day_key_path(namespace, day), context=context)
+            return day_public_key(service, objects, namespace, day)
 
         sealer = Sealer(service, namespace=namespace, writer="edge", day_key=day_key)
         if of_namespace:
