@@ -40,10 +40,8 @@ def main() -> None:
     except DeltaworksError as error:
         from deltaworks.cli.output import print_heading, print_line
 
-        # Listed items are indented, so data in them cannot imitate the lines with the condition and the next step.
-        summary, *items = error.message.split("\n  ")
-        print_heading(error.condition, summary, style="bold red", error=True)
-        for item in items:
+        print_heading(error.condition, error.summary, style="bold red", error=True)
+        for item in error.items:
             print_line(f"  {item}", error=True)
         if error.hint:
             print_heading("Next:", error.hint, error=True)
