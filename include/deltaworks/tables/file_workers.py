@@ -17,6 +17,7 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.spark.driver_collect import collect_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ class TableFolder:
 
 
 def list_folder(table: TableFolder, folder: str) -> list[ListedFile]:
-    """Lists the files below a folder of a table, with all its subfolders."""
+    """Lists the files below a folder of a table, with all its subfolders. From an executor they are plain lists."""
     infos = table.lake.filesystem.get_file_info(fs.FileSelector(f"{table.root}/{folder}", recursive=True))
     return [
         ListedFile(
@@ -78,7 +79,7 @@ def delete_file(table: TableFolder, path: str) -> None:
 
 
 class FileWorkers(Protocol):
-    """Runs a function for each of many folders or files of a table."""
+    """Runs a function for each of many folders or files of a table. Its results are plain JSON values."""
 
     def map(
         self, function: Callable[[TableFolder, str], Result], table: TableFolder, items: Sequence[str]
@@ -120,7 +121,7 @@ class ExecutorWorkers:
         storage = table.lake.storage
         task = partial(_run_task, function, storage.model_dump_json(), resolved_variables(storage), table.key)
         tasks = min(len(items), _TASKS_PER_CORE * context.defaultParallelism)
-        results: list[Result] = context.parallelize(items, tasks).mapPartitions(task).collect()
+        results: list[Result] = collect_json(context.parallelize(items, tasks).mapPartitions(task))
         self.executed += len(items)
         return results
 

@@ -96,4 +96,6 @@ def test_executors_answer_in_the_order_of_the_items_also_for_those_that_are_not_
         os.stat(Path(table.lake.storage.prefix, KEY, name)).st_size if "aged" in name else None for name in names
     ]
     assert workers.executed == len(names)
-    assert list(workers.map(list_folder, table, [DAY])) == [list_folder(table, DAY)]
+    assert [[*map(ListedFile._make, files)] for files in workers.map(list_folder, table, [DAY])] == [
+        list_folder(table, DAY)
+    ]
