@@ -12,7 +12,14 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.file_workers import MIN_ITEMS_FOR_EXECUTORS, ExecutorWorkers, TableFolder, file_size, list_folder
+from deltaworks.tables.file_workers import (
+    MIN_ITEMS_FOR_EXECUTORS,
+    ExecutorWorkers,
+    ListedFile,
+    TableFolder,
+    file_size,
+    list_folder,
+)
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.aged_tables import in_metadata, orphan, replaced
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project

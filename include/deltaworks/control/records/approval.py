@@ -72,10 +72,10 @@ class Approval(Record):
         answer_by = parse_iso(self.answer_by)
         return "" if answer_by and at <= answer_by else f"was not answered by {self.answer_by}"
 
-    def is_retry_of(self, asked: Approval) -> bool:
+    def is_retry_of(self, earlier: Approval) -> bool:
         """Whether this is the question of an earlier try of the same task in the same start of the same run."""
         same = ("operation", "subject", "run", "requested_by", "run_started_at", "options")
-        return asked.try_number < self.try_number and all(getattr(self, n) == getattr(asked, n) for n in same)
+        return earlier.try_number < self.try_number and all(getattr(self, n) == getattr(earlier, n) for n in same)
 
 
 def is_same_person(name: str, *others: str) -> bool:
@@ -99,10 +99,10 @@ class Approvals:
         operation, run, key = question.operation, question.run, self._key(question.operation, question.run)
         if self._objects.put_if_absent(key, question.encode()):
             return
-        asked, etag = self._read(operation, run)
-        reason = asked.closed_reason(utc_now())
-        if reason or not question.is_retry_of(asked):
-            raise repeated_error(operation, run, reason or f"was asked at {asked.requested_at}")
+        earlier, etag = self._read(operation, run)
+        reason = earlier.closed_reason(utc_now())
+        if reason or not question.is_retry_of(earlier):
+            raise repeated_error(operation, run, reason or f"was asked at {earlier.requested_at}")
         self._replace(question, etag)
 
     def record_answer(
