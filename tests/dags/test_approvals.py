@@ -192,8 +192,35 @@ def test_a_retried_task_asks_again_until_it_is_answered(tmp_path: Path, monkeypa
     question.answer("bo")
 
     assert question.record().approved_by == "bo"
-    question.retry()
+
+
+def test_a_retry_after_the_answer_asks_no_second_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow retries a task whose answer arrived before its scheduler knew that the task waits."""
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    question.answer("bo")
     with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was answered at"):
+        question.task.execute(question.context)
+    question.retry()
+
+    question.task.execute(question.context)
+
+    approval = question.record()
+    assert approval.approved_by == "bo"
+    question.approvals.mark_used(approval)
+    question.retry()
+    with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was used at"):
+        question.task.execute(question.context)
+
+
+def test_a_retry_after_an_invalid_answer_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
+        question.answer("ada")
+    question.retry()
+
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
         question.task.execute(question.context)
 
 
@@ -227,12 +254,17 @@ def test_a_rejection_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     question = ApprovalHarness(tmp_path, "ada")
     question.ask(monkeypatch)
     question.answer("bo", "Reject")
-    question.retry()
-
     with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was rejected at"):
         question.task.execute(question.context)
+    question.retry()
+
+    # A retry of the same task ends as the first one, and skips what follows.
+    question.task.execute(question.context)
+
     with pytest.raises(ContractError, match="APPROVAL_REPEATED"):
         question.answer("ada")
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        question.record()
 
 
 def test_a_deleted_run_that_is_triggered_again_under_its_id_does_not_get_the_answer(

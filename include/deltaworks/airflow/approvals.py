@@ -130,12 +130,29 @@ class OperationApproval(ApprovalOperator):
             return
         self._refuse_cleared_run(context)
         question = self._question_of(context)
+        earlier = self._approvals().earlier_answer(question)
+        if earlier is not None:
+            self._resume(context, earlier)
+            return
         self._approvals().record_question(question)
         self.body = (
             f"{question.question_text}\n\nIf it is rejected or not answered, nothing is done.{self.after_approval}"
         )
         self.assigned_users = self._assignees(question)
         super().execute(context)
+
+    def _resume(self, context: Context, answered: Approval) -> None:
+        """Ends a retry of the task as its earlier try did, without another question."""
+        self.log.info("An earlier try of this task was answered.")
+        if answered.approved_at:
+            check_approver(answered, self.approvers, self_approval=self.self_approval)
+        event = {
+            "chosen_options": [self.APPROVE if answered.approved_at else self.REJECT],
+            "params_input": {},
+            "responded_at": utc_now(),
+            "responded_by_user": None,
+        }
+        super().execute_complete(context, event)
 
     def _refuse_cleared_run(self, context: Context) -> None:
         # A clear without resetting the run is visible only in the task's number of tries.

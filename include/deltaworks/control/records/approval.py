@@ -105,6 +105,18 @@ class Approvals:
             raise repeated_error(operation, run, reason or f"was asked at {earlier.requested_at}")
         self._replace(question, etag)
 
+    def earlier_answer(self, question: Approval) -> Approval | None:
+        """Returns the record of an earlier try of the same task that was answered, and is not used; None otherwise.
+
+        Airflow retries a task whose answer arrives before its scheduler knows that the task waits.
+        """
+        key = self._key(question.operation, question.run)
+        stored = self._objects.get(key)
+        earlier = None if stored is None else Approval.decode(stored.data, key=key)
+        if earlier is None or earlier.used_at or not (earlier.approved_at or earlier.rejected_at):
+            return None
+        return earlier if question.is_retry_of(earlier) else None
+
     def record_answer(
         self, operation: str, run: str, *, approver_id: str, approved_by: str, at: dt.datetime
     ) -> Approval:
