@@ -52,21 +52,23 @@ _JOBS = (
     _Job(
         name="reprocess",
         entry="reprocess",
-        arguments=("--from-start", "--no-dry-run", "--no-spark"),
+        arguments=('--options={"from_start":true,"dry_run":false,"spark":false}',),
         table="events",
         is_done=lambda rows: rows == _EVENTS - _UNDECLARED_EVENTS,
     ),
     _Job(
         name="replay",
         entry="replay_quarantine",
-        arguments=("--no-dry-run",),
+        arguments=('--options={"dry_run":false}',),
         table=UNDECLARED_KIND,
         is_done=lambda rows: rows == _UNDECLARED_EVENTS,
     ),
     _Job(
         name="restore",
         entry="restore",
-        arguments=("--table=events", "--to-version=0", "--repair=none", f"--max-rows={_EVENTS}", "--no-dry-run"),
+        arguments=(
+            f'--options={{"table":"events","to_version":0,"repair":"none","max_rows":{_EVENTS},"dry_run":false}}',
+        ),
         table="events",
         is_done=lambda rows: rows == 0,
     ),

@@ -10,6 +10,7 @@ from deltaworks.control.health.heartbeat import group_backoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.group.run import GroupRun
+from deltaworks.errors import job_line
 from deltaworks.lineage.runs import stream_lineage
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.groups import stream_groups
@@ -26,7 +27,7 @@ def main() -> int:
     catalog = load()
     with group_backoff(open_objects(catalog.environment.lake), arguments.group).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)
-        print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
+        print(job_line("UI", spark.sparkContext.uiWebUrl or ""), flush=True)
         run = GroupRun(
             spark, arguments.group, catalog, load=load, parts=STREAM_PARTS, available_now=arguments.available_now
         )

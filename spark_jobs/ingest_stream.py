@@ -10,6 +10,7 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
+from deltaworks.errors import job_line
 from deltaworks.lineage.runs import stream_lineage
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.project import load_catalog
@@ -27,7 +28,7 @@ def main() -> int:
     objects = open_objects(catalog.environment.lake)
     with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True, share=share)
-        print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
+        print(job_line("UI", spark.sparkContext.uiWebUrl or ""), flush=True)
         with stream_lineage(spark, catalog, [arguments.pipeline]):
             result = IngestRun(
                 spark, catalog, arguments.pipeline, parts=STREAM_PARTS, available_now=arguments.available_now

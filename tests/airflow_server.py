@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from deltaworks.operations.base import ERROR_RECORD_KEY, RESULTS_KEY
+
 _RUN = r"/dags/(?P<dag>[^/]+)/dagRuns/(?P<run>[^/]+)"
 
 
@@ -21,7 +23,7 @@ class RunScript:
 
     steps: list[tuple[str, Mapping[str, str | None]]] = field(default_factory=lambda: [("success", {})])
     results: Mapping[str, Any] = field(default_factory=dict)
-    logs: Mapping[str, list[Any]] = field(default_factory=dict)
+    errors: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AirflowServer(ThreadingHTTPServer):
@@ -201,13 +203,11 @@ class _Handler(BaseHTTPRequestHandler):
         if rest == "/taskInstances":
             airflow.runs[key] = (conf, looks + 1)
             return 200, {"task_instances": [_task(name, tasks[name]) for name in tasks]}
-        _, _, task_id, kind, *_ = rest.split("/")
-        kept = script.results if kind == "xcomEntries" else script.logs
-        if task_id not in kept:
+        _, _, task_id, _, name = rest.split("/")
+        values = {RESULTS_KEY: script.results, ERROR_RECORD_KEY: script.errors}[name]
+        if task_id not in values:
             return 404, {"detail": "not found"}
-        if kind == "xcomEntries":
-            return 200, {"key": "results", "value": kept[task_id]}
-        return 200, {"content": kept[task_id], "continuation_token": None}
+        return 200, {"key": name, "value": values[task_id]}
 
     def _dag(self, dag_id: str) -> dict[str, Any]:
         airflow = self.server

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.listing import escape_invisible
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
 from deltaworks.operations.dag_forms import DagForm, form_of
@@ -27,7 +28,9 @@ PARAMS = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry
 class ApprovalHarness:
     """A question of a run, asked and answered through the operator as Airflow calls it."""
 
-    def __init__(self, lake: Path, requester: str | None, **declared: Any) -> None:
+    def __init__(
+        self, lake: Path, requester: str | None, *, params: dict[str, Any] | None = None, **declared: Any
+    ) -> None:
         from deltaworks.airflow.approvals import OperationApproval
 
         storage = ENVIRONMENT.lake.model_copy(update={"root": f"file://{lake}"})
@@ -36,17 +39,22 @@ class ApprovalHarness:
         self.task = OperationApproval(
             task_id="approve",
             subject="vacuum shop?",
-            body="| orders | 7 |",
             form=VACUUM,
             spec=SHOP,
             environment=environment,
             count_task_id="count",
         )
         self.approvals = PipelineHome.open(storage, "shop").approvals
-        instance = SimpleNamespace(id=uuid.uuid4(), xcom_pull=lambda **_: [{"table": "orders", "files": 7}])
-        run = SimpleNamespace(run_id=RUN, triggering_user_name=requester)
+        self.counts: list[dict[str, Any]] = [{"table": "orders", "files": 7}]
+        self.instance = SimpleNamespace(
+            id=uuid.uuid4(), xcom_pull=lambda **_: self.counts, try_number=1, max_tries=self.task.retries
+        )
+        self.run = SimpleNamespace(
+            run_id=RUN, triggering_user_name=requester, clear_number=0, start_date=datetime.now(UTC)
+        )
         self.context: Any = {
-            "ti": instance, "task_instance": instance, "dag_run": run, "params": PARAMS, "task": self.task
+            "ti": self.instance, "task_instance": self.instance, "dag_run": self.run,
+            "params": PARAMS | (params or {}), "task": self.task,
         }  # fmt: skip
 
     def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -59,6 +67,10 @@ class ApprovalHarness:
         with pytest.raises(TaskAwaitingInput):
             self.task.execute(self.context)
         return asked[0]
+
+    def retry(self) -> None:
+        """Prepares the next try of the task."""
+        self.instance.try_number += 1
 
     def answer(self, by: str, option: str = "Approve") -> Any:
         """Answers as Airflow's API resumes the task."""
@@ -89,7 +101,7 @@ def test_a_default_answer_is_rejected(answer: str) -> None:
 
     with pytest.raises(ValueError, match="no default answer"):
         OperationApproval(
-            task_id="approve", subject="Delete?", body="", form=form_of(get_operation("restore")), spec=SHOP,
+            task_id="approve", subject="Delete?", form=form_of(get_operation("restore")), spec=SHOP,
             environment=ENVIRONMENT, count_task_id="count", defaults=answer,
         )  # fmt: skip
 
@@ -119,7 +131,8 @@ def test_an_approval_records_requester_approver_and_counts(tmp_path: Path, monke
     record = question.record()
     assert not asked["assigned_users"], "without approvers whoever may answer in Airflow is asked"
     assert (record.requested_by, record.approved_by, record.approver_id) == ("ada", "bo", "bo")
-    assert (record.question_text, record.bounds) == ("| orders | 7 |", {"max_files": 7})
+    assert record.bounds == {"max_files": 7}
+    assert "orders  7" in record.question_text
     assert record.options["retention_hours"] == 48
 
 
@@ -168,3 +181,140 @@ def test_without_another_approver_the_task_fails(tmp_path: Path) -> None:
 
     with pytest.raises(ContractError, match="ada requested vacuum_tables and is the only declared approver"):
         question.task.execute(question.context)
+
+
+def test_a_retried_task_asks_again_until_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    question.retry()
+    question.ask(monkeypatch)
+
+    question.answer("bo")
+
+    assert question.record().approved_by == "bo"
+
+
+def test_a_retry_after_the_answer_asks_no_second_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow retries a task whose answer arrived before its scheduler knew that the task waits."""
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    question.answer("bo")
+    with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was answered at"):
+        question.task.execute(question.context)
+    question.retry()
+
+    question.task.execute(question.context)
+
+    approval = question.record()
+    assert approval.approved_by == "bo"
+    question.approvals.mark_used(approval)
+    question.retry()
+    with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was used at"):
+        question.task.execute(question.context)
+
+
+def test_a_retry_after_an_invalid_answer_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
+        question.answer("ada")
+    question.retry()
+
+    with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
+        question.task.execute(question.context)
+
+
+@pytest.mark.parametrize("before", ["nothing", "asked", "approved", "rejected", "used", "timed out"])
+@pytest.mark.parametrize("cleared", ["run", "task only"])
+def test_a_cleared_run_asks_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, cleared: str
+) -> None:
+    question = ApprovalHarness(tmp_path, "ada")
+    if before != "nothing":
+        question.ask(monkeypatch)
+    if before in ("approved", "used"):
+        question.answer("bo")
+    if before == "rejected":
+        question.answer("bo", "Reject")
+    if before == "used":
+        question.approvals.mark_used(question.record())
+    question.retry()
+    if cleared == "run":
+        question.run.clear_number = 1
+    else:
+        question.instance.max_tries += 1
+
+    with pytest.raises(ContractError, match="APPROVAL_REPEATED") as refused:
+        question.task.execute(question.context)
+
+    assert not refused.value.retryable
+
+
+def test_a_rejection_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = ApprovalHarness(tmp_path, "ada")
+    question.ask(monkeypatch)
+    question.answer("bo", "Reject")
+    with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was rejected at"):
+        question.task.execute(question.context)
+    question.retry()
+
+    # A retry of the same task ends as the first one, and skips what follows.
+    question.task.execute(question.context)
+
+    with pytest.raises(ContractError, match="APPROVAL_REPEATED"):
+        question.answer("ada")
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        question.record()
+
+
+def test_a_deleted_run_that_is_triggered_again_under_its_id_does_not_get_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ApprovalHarness(tmp_path, "ada").ask(monkeypatch)
+    for thief, number in (("bo", 1), ("bo", 2), ("ada", 1), ("ada", 2)):
+        stolen = ApprovalHarness(tmp_path, thief)
+        stolen.instance.try_number = number
+
+        with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was asked at"):
+            stolen.task.execute(stolen.context)
+
+
+def test_a_question_that_was_not_answered_in_time_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.standard.exceptions import HITLTimeoutError
+
+    question = ApprovalHarness(tmp_path, "ada")
+    question.task._answer_timeout = timedelta(seconds=-1)
+    question.ask(monkeypatch)
+    with pytest.raises(HITLTimeoutError):
+        question.task.execute_complete(question.context, {"error": "late", "error_type": "timeout"})
+    question.retry()
+
+    with pytest.raises(ContractError, match=r"APPROVAL_REPEATED.*was not answered by"):
+        question.task.execute(question.context)
+
+
+REASONS = (
+    "**urgent** [approved by legal](https://evil.example)",
+    "<img src=x onerror=alert(1)> <b>bold</b> &amp;",
+    "# Approved\n\n| orders | 0 |\r\n---\u2028> quote",
+    "``` \n```\n**out of the block** ````` `",
+    "~~~\nhttps://evil.example www.evil.example a@evil.example ~~~",
+    "\u202edesrever\u202c \x1b[2J \u200b",
+)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_is_plain_text_in_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    question = ApprovalHarness(tmp_path, "ada", params={"allow_below_minimum": reason})
+    question.counts = [{"table": f"orders {reason}", "files": 7}]
+
+    body = question.ask(monkeypatch)["body"]
+
+    lines = body.split("\n")
+    fence = lines[0].removesuffix("text")
+    assert set(fence) == {"`"}
+    assert [at for at, line in enumerate(lines) if fence in line] == [0, lines.index(fence)]
+    block, after = lines[1 : lines.index(fence)], lines[lines.index(fence) + 1 :]
+    assert after == ["", "If it is rejected or not answered, nothing is done."]
+    assert all(line.isprintable() for line in block)
+    assert sum(escape_invisible(reason) in line for line in block) == 2

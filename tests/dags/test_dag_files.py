@@ -183,7 +183,7 @@ def test_cleaning_is_a_dry_run_by_default(bag: Any) -> None:
     assert dag.params.get_param("dry_run").description
     assert task.arguments[:2] == ["--relay", "landing"]
     assert task.option_arguments({"params": dict(dag.params)}) == []
-    assert task.option_arguments({"params": {"dry_run": False}}) == ["--no-dry-run"]
+    assert task.option_arguments({"params": {"dry_run": False}}) == ['--options={"dry_run":false}']
 
 
 def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
@@ -224,12 +224,12 @@ def test_recent_files_are_deleted_only_with_approval(bag: Any) -> None:
         task.task_id
         for task in dag.tasks
         if task.task_id in ("count", "vacuum_tables")
-        and {"--retention-hours=48", "--no-dry-run"} <= set(arguments_for(task, form))
+        and {"retention_hours": 48, "dry_run": False}.items() <= options_for(task, form).items()
     ]
     assert deleting == ["vacuum_tables"]
 
 
-def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
+def options_for(task: Any, form: dict[str, Any]) -> dict[str, Any]:
     return option_arguments(task, {"tables": None, "dry_run": False} | form)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.operations.options import from_argument
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -49,8 +50,13 @@ CRM: dict[str, Any] = declare_pipeline(
 )
 
 
-def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manual") -> list[str]:
-    """Returns the arguments of a task's job, with templates rendered as in a run with this form."""
+def options_in(arguments: list[str]) -> dict[str, Any]:
+    """Returns the options among the arguments of a job."""
+    return next((from_argument(word.removeprefix("--options=")) for word in arguments if word[:10] == "--options="), {})
+
+
+def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manual") -> dict[str, Any]:
+    """Returns the options of a task's job, with templates rendered as in a run with this form."""
     from jinja2 import Environment
 
     context = {"params": params, "dag_run": SimpleNamespace(run_type=run_type, run_after=RUN_AFTER)}
@@ -59,8 +65,7 @@ def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manu
         name: Environment(autoescape=False).from_string(value).render(context) if isinstance(value, str) else value
         for name, value in task.values.items()
     }
-    arguments: list[str] = rendered.option_arguments(context)
-    return arguments
+    return options_in(rendered.option_arguments(context))
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +96,15 @@ def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> No
 @pytest.mark.parametrize(
     ("run_type", "form", "arguments"),
     [
-        ("scheduled", {}, ["--no-dry-run"]),
-        ("manual", {}, []),
-        ("manual", {"dry_run": False}, ["--no-dry-run"]),
-        ("manual", {"org": "acme", "dry_run": False}, ["--org=acme", "--no-dry-run"]),
-        ("manual", {"org": "acme"}, ["--org=acme"]),
+        ("scheduled", {}, {"dry_run": False}),
+        ("manual", {}, {}),
+        ("manual", {"dry_run": False}, {"dry_run": False}),
+        ("manual", {"org": "acme", "dry_run": False}, {"org": "acme", "dry_run": False}),
+        ("manual", {"org": "acme"}, {"org": "acme"}),
     ],
 )
 def test_a_scheduled_run_applies_and_a_manual_one_follows_its_form(
-    dag: Any, run_type: str, form: dict[str, Any], arguments: list[str]
+    dag: Any, run_type: str, form: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     (task,) = dag.tasks
     params = {name: dag.params[name] for name in dag.params} | form
@@ -116,10 +121,10 @@ def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> No
     steps = ["mutate_tables", "purge_deleted", "expire_quarantine", "optimize_tables"]
     assert order[:8] == [*steps, "vacuum_gate", "count", "approve", "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
-    assert option_arguments(nightly.get_task("mutate_tables"), {}, run_type="scheduled") == ["--no-dry-run"]
+    assert option_arguments(nightly.get_task("mutate_tables"), {}, run_type="scheduled") == {"dry_run": False}
     purge = nightly.get_task("purge_deleted")
-    assert option_arguments(purge, {"dry_run": True}) == []
-    assert option_arguments(purge, {"dry_run": False}) == ["--no-dry-run"]
+    assert option_arguments(purge, {"dry_run": True}) == {}
+    assert option_arguments(purge, {"dry_run": False}) == {"dry_run": False}
 
 
 def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path, spec: PipelineSpec) -> None:

@@ -13,7 +13,7 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.testing import pipeline_spec
-from tests.dags.test_mutation_dags import CRM, ENVIRONMENT
+from tests.dags.test_mutation_dags import CRM, ENVIRONMENT, options_in
 from tests.unit.operations.option_values import required_options
 
 SHOP = pipeline_spec(
@@ -73,7 +73,7 @@ def test_nothing_runs_before_the_count_is_approved(form: DagForm) -> None:
         assert work.downstream_task_ids == ({"rebuild_gold"} if operation.rebuilds_gold else set())
         for dry_run in (None, False, True):
             params = params_for(form, operation, dry_run=dry_run)
-            assert "--no-dry-run" not in count.option_arguments({"params": params})
+            assert options_in(count.option_arguments({"params": params})).get("dry_run", True)
             assert count.module_arguments({"params": params}) == ["deltaworks.operations", operation.name]
         assert (count.values["dry_run"], work.values) == (True, {"dry_run": False})
 
@@ -87,31 +87,22 @@ def test_a_dry_run_needs_no_approval(restore: Any, dry_run: bool, goes_on: bool)
 
 
 def test_an_approval_shows_count_and_options_of_the_chosen_action(restore: Any) -> None:
-    from types import SimpleNamespace
-
-    from jinja2 import Environment
+    from deltaworks.airflow.approvals import question_text
 
     results = [{"table": "orders", "rows_removed": 7}, {"table": "clicks", "rows_removed": 0}]
     params = {"action": "restore", "table": "orders", "reason": "a bad deploy", "to_time": None, "dry_run": False}
     over = {"action": "start_over", "reason": "a new source", "repair": "prepared", "dry_run": False}
-    ti = SimpleNamespace(xcom_pull=lambda **_: results)
     approve = restore.get_task("approve")
 
-    def rendered(template: str, params: dict[str, Any], ti: Any = ti) -> str:
-        text: str = Environment(autoescape=False).from_string(template).render(ti=ti, params=params, task=approve)
-        return text
+    lines = question_text(results, approve.shown_options(params)).splitlines()
 
-    body, nothing = (
-        rendered(approve.body, params),
-        rendered(approve.body, params, SimpleNamespace(xcom_pull=lambda **_: None)),
-    )
-    for line in ("| table | rows_removed |", "| orders | 7 |", "| clicks | 0 |", "- reason: a bad deploy"):
-        assert line in body.splitlines(), body
-    assert "to_time" not in body
-    assert "nothing is done" in nothing
-    assert rendered(approve.subject, params) == "restore shop?"
-    assert rendered(approve.subject, over) == "pipelines start-over shop?"
-    assert "repair" not in rendered(approve.body, over), "the default of another action is not what is approved"
+    for line in ("table   rows_removed", "orders  7", "clicks  0", "reason: a bad deploy"):
+        assert line in lines
+    assert not any("to_time" in line for line in lines)
+    assert question_text([], approve.shown_options(params)).splitlines()[-2] == "reason: a bad deploy"
+    assert rendered_template(approve.subject, params, task=approve) == "restore shop?"
+    assert rendered_template(approve.subject, over, task=approve) == "pipelines start-over shop?"
+    assert "repair" not in approve.shown_options(over), "the default of another action is not what is approved"
 
 
 @each_form
@@ -132,10 +123,10 @@ def test_a_run_executes_the_chosen_operation_alone(form: DagForm) -> None:
             task.selected_if = dag_of(form).get_task(operation.name).selected_if
 
 
-def rendered_template(template: str, params: dict[str, Any]) -> str:
+def rendered_template(template: str, params: dict[str, Any], **context: Any) -> str:
     from jinja2 import Environment
 
-    text: str = Environment(autoescape=False).from_string(template).render(params=params)
+    text: str = Environment(autoescape=False).from_string(template).render(params=params, **context)
     return text
 
 
@@ -147,9 +138,9 @@ def test_a_destructive_operation_is_a_dry_run_unless_the_form_says_otherwise(for
     for operation in form.operations:
         if operation.destructive:
             task = dag.get_task(operation.name)
-            assert "--no-dry-run" not in task.option_arguments({"params": params_for(form, operation)})
+            assert options_in(task.option_arguments({"params": params_for(form, operation)})).get("dry_run", True)
             acting = params_for(form, operation, dry_run=False)
-            assert task.option_arguments({"params": acting})[-1] == "--no-dry-run"
+            assert options_in(task.option_arguments({"params": acting}))["dry_run"] is False
 
 
 @each_form

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deltaworks.operations.base import Operation
 from deltaworks.operations.dag_forms import DagForm, form_by_kind, form_of
 from deltaworks.operations.job import build_parser
-from deltaworks.operations.options import OptionField, Options, option_fields, read_options
+from deltaworks.operations.options import OptionField, Options, from_argument, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
@@ -50,8 +50,7 @@ def options_from(declared: Operation, params: dict[str, Any]) -> Options:
     task: Any = operation_task(declared.name, "shop", ENVIRONMENT, form=form)
     arguments = [f"--{declared.scope}", "shop", *task.option_arguments({"params": form.select(declared, params)})]
     words = vars(build_parser(declared).parse_args(arguments))
-    del words[declared.scope]
-    return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})
+    return read_options(declared.options_model(), from_argument(words["options"]))
 
 
 def plain(options: Options) -> dict[str, Any]:

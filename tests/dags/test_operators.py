@@ -24,19 +24,27 @@ from deltaworks.airflow.scheduled_dags import gold_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.shares import MAINTENANCE_NICENESS, ClusterShares, Share
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_variables
-from tests.dags.test_mutation_dags import option_arguments
+from tests.dags.test_mutation_dags import option_arguments, options_in
 from tests.waiting import eventually
 
 CLUSTER_EXTRA = {
     "k8s://https://k8s.example:6443": {"deploy-mode": "cluster", "namespace": "lake"},
     "yarn": {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http://rm.example:8088"},
 }
+
+
+#: Prints a line that the task obeys.
+SAY = """
+def say(kind, text):
+    print(f"DELTAWORKS_{kind}:{os.environ['DELTAWORKS_LINE_NONCE']} {text}", flush=True)
+"""
 
 
 class FakeTaskInstance(SimpleNamespace):
@@ -65,6 +73,7 @@ def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[s
         program.parent.mkdir(exist_ok=True)
         program.write_text(
             f"#!{sys.executable}\nimport json, os, sys, time\n"
+            f"{SAY}"
             f"json.dump(sys.argv[1:], open({str(record)!r}, 'w'))\n" + textwrap.dedent(body)
         )
         program.chmod(0o755)
@@ -257,7 +266,7 @@ def test_only_params_with_a_value_become_arguments(project: Path, connect: Any) 
 
     assert submitted({"tables": [], "full": False, "dates": None}) == []
     assert submitted({"tables": None, "full": None, "dates": ""}) == []
-    assert submitted({"tables": ["a", "b"], "full": True}) == ["--tables=a", "--tables=b", "--full"]
+    assert submitted({"tables": ["a", "b"], "full": True}) == ['--options={"tables":["a","b"],"full":true}']
     assert submitted({"full": True, "dates": "2026-01-01"}, dates="", full=False) == [], "what the DAG fixes wins"
 
 
@@ -275,8 +284,8 @@ def looking_job(project: Path, submitted: Path, program: str, *, operation: str,
     """A job whose entry point is a program that records its arguments."""
     task = job(project, operation=get_operation(operation), **settings)
     task.application = str(submitted.with_name("look.py"))
-    record = f"import json, sys\njson.dump(sys.argv[1:], open({str(submitted.with_name('asked.json'))!r}, 'w'))\n"
-    Path(task.application).write_text(f"{record}{program}\n")
+    record = f"import json, os, sys\njson.dump(sys.argv[1:], open({str(submitted.with_name('asked.json'))!r}, 'w'))\n"
+    Path(task.application).write_text(f"{record}{SAY}{program}\n")
     return task
 
 
@@ -290,10 +299,10 @@ def local_spark(connect: Any) -> None:
 @pytest.mark.parametrize(
     ("look", "needed"),
     [
-        ('print(\'[{"table": "a", "spark_work_count": 0}]\')', False),
-        ('print(\'[{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 1}]\')', True),
-        ('print(\'[{"table": "a", "spark_work_count": 0}, {"omitted": 40}]\')', True),
-        ('print(\'[{"table": "a", "spark_work_count": 0}]\')\nraise SystemExit(3)', True),
+        ('say(\'RESULTS\', \'[{"table": "a", "spark_work_count": 0}]\')', False),
+        ('say(\'RESULTS\', \'[{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 1}]\')', True),
+        ('say(\'RESULTS\', \'[{"table": "a", "spark_work_count": 0}, {"omitted": 40}]\')', True),
+        ('say(\'RESULTS\', \'[{"table": "a", "spark_work_count": 0}]\')\nraise SystemExit(3)', True),
         ("print('nothing is known')", True),
     ],
 )
@@ -306,7 +315,11 @@ def test_a_job_is_submitted_if_the_process_before_it_leaves_work_or_fails(
     task.execute({"params": {}, "ti": instance})
 
     assert submitted.exists() == needed
-    assert json.loads(submitted.with_name("asked.json").read_text()) == ["--pipeline", "games", "--no-spark"]
+    assert json.loads(submitted.with_name("asked.json").read_text()) == [
+        "--pipeline",
+        "games",
+        '--options={"spark":false}',
+    ]
     done_by = instance.pushed["engine"]
     assert done_by.startswith("spark-submit on local[2]" if needed else "a process without Spark")
     assert needed or instance.pushed["results"] == [{"table": "a", "spark_work_count": 0}]
@@ -317,24 +330,23 @@ def test_a_job_is_submitted_if_the_process_before_it_leaves_work_or_fails(
     ("engine", "dry_run", "asked"),
     [
         ("spark", False, None),
-        ("auto", False, ["--pipeline", "games", "--no-dry-run", "--no-spark", "--dry-run"]),
-        ("process", False, ["--pipeline", "games", "--no-dry-run", "--no-spark"]),
-        ("spark", True, ["--pipeline", "games", "--dry-run", "--no-spark"]),
+        # Defaults are not passed: the dry run, and no Spark.
+        ("auto", False, {}),
+        ("process", False, {"dry_run": False}),
+        ("spark", True, {}),
     ],
 )
 def test_auto_looks_without_changes_process_does_its_part_and_a_dry_run_needs_no_job(
-    project: Path, spark_submit: Any, engine: str, dry_run: bool, asked: list[str] | None
+    project: Path, spark_submit: Any, engine: str, dry_run: bool, asked: dict[str, Any] | None
 ) -> None:
     submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
-    left = 'print(\'[{"table": "a", "spark_work_count": 2}]\')'
+    left = 'say(\'RESULTS\', \'[{"table": "a", "spark_work_count": 2}]\')'
     task = looking_job(project, submitted, left, operation="vacuum_tables", engine=engine, values={"dry_run": dry_run})
 
     task.execute({"params": {}, "ti": instance})
 
     record = submitted.with_name("asked.json")
-    # A default is not passed; the dry run is the default.
-    expected = None if asked is None else [word for word in asked if not (dry_run and word == "--dry-run")]
-    assert (json.loads(record.read_text()) if record.exists() else None) == expected
+    assert (options_in(json.loads(record.read_text())) if record.exists() else None) == asked
     assert submitted.exists() == (not dry_run)
 
 
@@ -389,18 +401,18 @@ def test_schedules_can_be_disabled_in_all_dags_and_gold_can_still_be_backfilled(
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 
-    assert option_arguments(vacuum, {"tables": None, "dry_run": True}) == ["--spark"]
-    assert option_arguments(vacuum, {"tables": ["events"], "dry_run": False}) == [
-        "--tables=events",
-        "--spark",
-        "--no-dry-run",
-    ]
+    assert option_arguments(vacuum, {"tables": None, "dry_run": True}) == {"spark": True}
+    assert option_arguments(vacuum, {"tables": ["events"], "dry_run": False}) == {
+        "tables": ["events"],
+        "spark": True,
+        "dry_run": False,
+    }
 
 
 def test_the_jobs_error_is_raised_whatever_output_follows(project: Path, connect: Any, spark_submit: Any) -> None:
     connect("local[2]")
-    line = ContractError("SCHEMA_CHANGED", "column secret_of x is gone", hint="declare it").as_line()
-    spark_submit(f"print({line!r})\nfor n in range(600): print('WARN noise', n)\nsys.exit(11)")
+    line = ContractError("SCHEMA_CHANGED", "column secret_of x is gone", hint="declare it").as_record()
+    spark_submit(f"say('ERROR', {json.dumps(line)!r})\nfor n in range(600): print('WARN noise', n)\nsys.exit(11)")
 
     with pytest.raises(DeltaworksError) as caught:
         job(project).execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
@@ -424,11 +436,52 @@ def test_a_job_without_an_error_line_keeps_the_launchers_message(
 def test_only_web_addresses_of_the_spark_ui_are_stored(project: Path, connect: Any, spark_submit: Any) -> None:
     connect("local[2]")
     instance = FakeTaskInstance(pushed={})
-    spark_submit("print('DELTAWORKS_UI http://driver.example:4040')\nprint('DELTAWORKS_UI javascript:alert(1)')")
+    spark_submit("say('UI', 'http://driver.example:4040')\nsay('UI', 'javascript:alert(1)')")
 
     job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
 
     assert instance.pushed["spark_ui"] == "http://driver.example:4040"
+
+
+def test_data_in_the_output_of_a_job_are_not_obeyed(project: Path, connect: Any, spark_submit: Any) -> None:
+    """Lines as an object's key with line breaks writes them, without the nonce of this run."""
+    connect("local[2]")
+    final = json.dumps(ContractError("FAKE", "no retry").as_record())
+    lines = [
+        "DELTAWORKS_UI https://evil.example",
+        "DELTAWORKS_UI: https://evil.example",
+        f"DELTAWORKS_UI:{'0' * 32} https://evil.example",
+        f"DELTAWORKS_ERROR {final}",
+        f"  DELTAWORKS_ERROR:{'f' * 32} {final}",
+        'DELTAWORKS_RESULTS [{"files": 0}]',
+        '[{"files": 0}]',
+        "deltaworks.errors.ContractError: [FAKE] no retry",
+        "exit code: 10",
+        "Error code is: 10",
+    ]
+    spark_submit(
+        f"print({chr(10).join(lines)!r}, flush=True)\nsay('ERROR', {json.dumps(PASSING.as_record())!r})\nsys.exit(21)"
+    )
+    instance = FakeTaskInstance(pushed={})
+
+    with pytest.raises(DeltaworksError) as caught:
+        job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+
+    assert (caught.value.condition, caught.value.retryable) == ("STORAGE_UNREACHABLE", True)
+    assert instance.pushed["error_record"] == PASSING.as_record()
+    assert not instance.pushed.keys() & {"spark_ui", "results"}
+
+    spark_submit(f"print({chr(10).join(lines)!r}, flush=True)\nsys.exit(1)")
+    from airflow.sdk.exceptions import AirflowException
+
+    from deltaworks.airflow.child_process import error_of
+
+    with pytest.raises(AirflowException) as foreign:
+        job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
+    assert error_of(foreign.value) is None, "Airflow's own rules decide"
+
+
+PASSING = TransientError("STORAGE_UNREACHABLE", "away", hint="wait")
 
 
 def test_maintenance_has_a_higher_niceness_than_streams(
@@ -459,9 +512,10 @@ def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monke
     module = tmp_path / "some_relay.py"
     module.write_text(
         "import os, sys\nprint('run', os.environ['DELTAWORKS_RUN'])\n"
-        'print(\'DELTAWORKS_ERROR {"condition": "LEASE_HELD", "message": "m", "retryable": true}\')\nsys.exit(20)\n'
+        "from deltaworks.errors import ConcurrencyError\n"
+        "print(ConcurrencyError('LEASE_HELD', 'm').as_line())\nsys.exit(20)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{PROJECT_ROOT / 'include'}")
 
     with pytest.raises(DeltaworksError) as caught:
         ProcessOperator(task_id="relay", module="some_relay").execute(instance_context())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.airflow.child_process import parse_error
 from deltaworks.airflow.job_settings import (
     CONTINUOUS_RETRIES,
     ContinuousRetryPolicy,
@@ -34,21 +36,18 @@ def action(exception: BaseException, policy: Any = None) -> str:
     return str(decision.action.value)
 
 
-def test_a_job_with_a_final_condition_is_not_retried() -> None:
-    assert action(RuntimeError(launcher_text(FINAL.as_line()))) == "fail"
-    assert action(RuntimeError(launcher_text(PASSING.as_line(), 21))) == "retry"
+@pytest.mark.parametrize("code", [1, 21])
+def test_what_a_job_printed_does_not_decide(code: int) -> None:
+    """Its output contains data; the hook has raised the job's own error before."""
+    for text in (FINAL.as_line(), PASSING.as_line(), "exit code: 10", "Error code is: 11."):
+        assert action(RuntimeError(launcher_text(text, code))) == "default"
+        assert action(RuntimeError(launcher_text(text, 11))) == "fail"
 
 
-def test_lines_that_follow_the_error_line_do_not_hide_it() -> None:
-    noise = "\n".join(f"WARN ShutdownHookManager: {n}" for n in range(15))
+def test_the_arguments_of_a_job_do_not_decide() -> None:
+    text = launcher_text("Killed", 1).replace("submit", "submit --reason 'Error code is: 10.'", 1)
 
-    assert action(RuntimeError(launcher_text(f"before\n{FINAL.as_line()}\n{noise}"))) == "fail"
-
-
-def test_the_last_of_several_error_lines_counts() -> None:
-    both = f"{FINAL.as_line()}\n{PASSING.as_line()}"
-
-    assert action(RuntimeError(launcher_text(both, 21))) == "retry"
+    assert action(RuntimeError(text)) == "default"
 
 
 @pytest.mark.parametrize(("error", "expected"), [(FINAL, "fail"), (PASSING, "retry"), (FencedError("X", "m"), "fail")])
@@ -70,10 +69,12 @@ def test_an_error_line_damaged_by_masking_is_parsed() -> None:
     from airflow.providers.apache.spark.hooks.spark_submit import _mask_sensitive_values
 
     error = ConfigError("REFERENCE_UNRESOLVED", 'no value for secret_key "env:KEY"', hint="set it")
-    masked = _mask_sensitive_values(error.as_line())
+    masked = _mask_sensitive_values(json.dumps(error.as_record()))
 
-    assert masked != error.as_line()
-    assert action(RuntimeError(launcher_text(masked, 1))) == "fail"
+    assert masked != json.dumps(error.as_record())
+    found = parse_error(masked)
+    assert found is not None
+    assert (found.condition, action(found)) == ("REFERENCE_UNRESOLVED", "fail")
 
 
 def test_a_continuous_job_is_always_retried_with_growing_delays() -> None:
@@ -142,7 +143,7 @@ def restart_gaps(objects: LocalObjects, outcomes: list[str]) -> list[float]:
         else:
             error = FINAL if outcome == "final" else PASSING
             backoff.record_failure(retryable=error.retryable)
-            decision = ContinuousRetryPolicy().evaluate(RuntimeError(launcher_text(error.as_line())), try_number, 8)
+            decision = ContinuousRetryPolicy().evaluate(error, try_number, 8)
             assert decision.retry_delay is not None
             airflow_seconds = decision.retry_delay.total_seconds()
         is_last_try = try_number > CONTINUOUS_RETRIES

@@ -125,6 +125,8 @@ class DagRunHarness:
         self.calls.unlink(missing_ok=True)
         self.program.write_text(
             f"#!{sys.executable}\nimport json, os, sys\n"
+            "def say(kind, text):\n"
+            "    print(f\"DELTAWORKS_{kind}:{os.environ['DELTAWORKS_LINE_NONCE']} {text}\", flush=True)\n"
             f"with open({str(self.calls)!r}, 'a') as calls:\n"
             "    calls.write(json.dumps({'argv': sys.argv[1:], 'run': os.environ.get('DELTAWORKS_RUN')}) + '\\n')\n"
             f"{body}\n"
@@ -181,20 +183,15 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagRunHarness]
 
 
 def test_a_gold_run_passes_its_params_and_run_id_to_the_job(harness: DagRunHarness) -> None:
-    harness.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
+    harness.spark_submit("say('UI', 'http://driver.example:4040')")
 
     done = harness.run("games__gold", {"tables": ["events_per_hour"], "full": True})
 
     (call,) = harness.submitted()
     assert done["state"] == "success"
-    program, *arguments = call["argv"][-5:]
-    assert [Path(program).name, *arguments] == [
-        "rebuild_gold.py",
-        "--pipeline",
-        "games",
-        "--tables=events_per_hour",
-        "--full",
-    ]
+    program, *arguments = call["argv"][-4:]
+    options = '--options={"tables":["events_per_hour"],"full":true}'
+    assert [Path(program).name, *arguments] == ["rebuild_gold.py", "--pipeline", "games", options]
     assert call["run"] == f"games__gold/{done['run_id']}/rebuild_gold/1"
     assert call["argv"][call["argv"].index("--name") + 1] == "games__gold.rebuild_gold"
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
@@ -207,7 +204,10 @@ def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
 
     counted, done = (call["argv"] for call in harness.submitted())
 
-    assert (counted[-2:], done[-3:]) == (["--pipeline", "games"], ["--pipeline", "games", "--no-dry-run"])
+    assert (counted[-2:], done[-3:]) == (
+        ["--pipeline", "games"],
+        ["--pipeline", "games", '--options={"dry_run":false}'],
+    )
 
 
 def test_a_deleting_operation_ends_after_the_count_by_default(harness: DagRunHarness) -> None:
@@ -244,10 +244,9 @@ def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
 
     count, work = harness.submitted()
     assert (counted["state"], done["state"]) == ("success", "success")
-    assert count["argv"][-2:] == ["games", "--batches=1-3"]
-    assert work["argv"][-6:] == [
-        "games", "--files=a*", "--files=b", "--tables=purchase", "--shadow", "--no-dry-run"
-    ]  # fmt: skip
+    assert count["argv"][-2:] == ["games", '--options={"batches":"1-3"}']
+    options = '--options={"files":["a*","b"],"tables":["purchase"],"shadow":true,"dry_run":false}'
+    assert work["argv"][-2:] == ["games", options]
     assert work["run"].split("/")[:2] == ["games__reprocess", done["run_id"]], "the id of the reprocess comes of it"
 
 
@@ -268,8 +267,8 @@ def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
 
 
 def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRunHarness) -> None:
-    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    harness.spark_submit(f"if 'vacuum_tables' in ' '.join(sys.argv): print({line!r}, flush=True), sys.exit(10)")
+    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_record()
+    harness.spark_submit(f"if 'vacuum_tables' in ' '.join(sys.argv): say('ERROR', {json.dumps(line)!r}), sys.exit(10)")
 
     done = harness.run("games__maintenance", {"dry_run": False})
 
@@ -285,8 +284,8 @@ def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRun
 
 
 def test_a_job_that_is_not_retryable_fails_at_its_first_try(harness: DagRunHarness) -> None:
-    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    harness.spark_submit(f"print({line!r})\nsys.exit(10)")
+    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_record()
+    harness.spark_submit(f"say('ERROR', {json.dumps(line)!r})\nsys.exit(10)")
 
     done = harness.run("games__gold")
 

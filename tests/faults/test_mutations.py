@@ -216,7 +216,7 @@ def optimize(stage: FaultProject) -> subprocess.Popen[bytes]:
     """Runs OPTIMIZE of the pipeline's tables as a separate job."""
     job = PROJECT_ROOT / "spark_jobs" / "optimize_tables.py"
     return subprocess.Popen(
-        [sys.executable, str(job), "--pipeline", PIPELINE, "--no-dry-run"],
+        [sys.executable, str(job), "--pipeline", PIPELINE, '--options={"dry_run":false}'],
         stdout=(stage.root / "optimize.log").open("w"),
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

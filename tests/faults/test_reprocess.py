@@ -28,9 +28,10 @@ class Job(ProcessGroup):
     """One run of the reprocess job."""
 
     def __init__(self, stage: FaultProject, name: str) -> None:
-        command = [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "reprocess.py")]
+        command = [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "reprocess.py"), "--pipeline", PIPELINE]
+        options = json.dumps({"from_start": True, "id": name, "dry_run": False})
         super().__init__(
-            [*command, "--pipeline", PIPELINE, "--from-start", "--id", name, "--no-dry-run"],
+            [*command, f"--options={options}"],
             log=stage.root / f"reprocess-{len(list(stage.root.glob('reprocess-*.log')))}.log",
             environment=stage.environment(),
         )

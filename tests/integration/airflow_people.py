@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -47,6 +47,31 @@ class People(AirflowApi):
         """Marks a task as successful, like the UI's button, without upstream and downstream tasks."""
         body = {"new_state": "success"}
         self._request("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", json=body)
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> tuple[str, ...]:
+        """Returns the lines of a task's log; empty if there is no readable log."""
+        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
+        answer = self._request("GET", path, params={"full_content": True}, missing_ok=True) or {"content": []}
+        return tuple(str(line["event"] if isinstance(line, dict) else line) for line in answer["content"])
+
+    def clear_run(self, dag_id: str, run_id: str, *, task_ids: Sequence[str] = (), reset: bool = True) -> None:
+        """Clears all tasks of a run, or the given ones.
+
+        Args:
+            reset: queues the run again, like the UI's button.
+        """
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": reset}
+        if task_ids:
+            body["task_ids"] = list(task_ids)
+        self._request("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
+
+    def queue_run(self, dag_id: str, run_id: str) -> None:
+        """Marks a run as queued, like the UI's button."""
+        self._request("PATCH", _run(dag_id, run_id), json={"state": "queued"})
+
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        """Deletes a run with its tasks."""
+        self._request("DELETE", _run(dag_id, run_id))
 
     def results(self, dag_id: str, run_id: str, task_id: str) -> list[Mapping[str, Any]]:
         """Returns the results of the task's job."""

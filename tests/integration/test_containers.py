@@ -1,4 +1,4 @@
-"""Containers of this machine behave like Docker's; uses two small services of the Compose file, postgres and moto."""
+"""Containers of this machine behave like Docker's; uses three small services of the Compose file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_rights()), reason=f"containers cannot be run here: {missing_rights()}"),
     pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed (apt-get install postgresql)"),
 ]
-NAMES = ("postgres", "moto")
+NAMES = ("postgres", "s3proxy", "moto")
 
 
 def only_light(spec: ProjectSpec) -> ProjectSpec:
@@ -44,6 +44,23 @@ def test_services_find_each_other_by_name_and_know_their_own(running: RunningPro
     lines = answer.output.splitlines()
     assert lines[0].split() == ["172.30.0.2", "postgres"]
     assert lines[1:] == [running.composition.container("moto").variables["HOSTNAME"], "50000", "/opt/airflow"]
+
+
+def test_a_service_with_a_read_only_root_writes_to_its_volumes_and_tmp(running: RunningProject) -> None:
+    moto, postgres = (running.composition.container(name) for name in ("moto", "postgres"))
+    write = [
+        "sh",
+        "-c",
+        "for place in /opt/airflow /home/airflow /tmp /opt/deltaworks/landing; do touch $place/x; done",
+    ]
+
+    refused = moto.execute(write).output
+
+    assert "/opt/airflow/x': Read-only file system" in refused
+    assert "/home/airflow/x': Read-only file system" in refused
+    assert "/tmp/x" not in refused
+    assert "/opt/deltaworks/landing/x" not in refused
+    assert postgres.execute(["sh", "-c", "touch /tmp/x"]).output == ""
 
 
 def test_the_database_lets_in_who_has_its_password_and_nobody_else(running: RunningProject) -> None:
@@ -82,7 +99,7 @@ def test_a_health_check_fails_by_itself_while_the_container_stays(running: Runni
     assert running.composition.container(name).kill_service() > 0
 
     probe = running.composition.probe(name)
-    assert (name, probe.status) in {("postgres", 2), ("moto", 7)}
+    assert (name, probe.status) in {("postgres", 2), ("s3proxy", 7), ("moto", 7)}
     assert running.composition.container(name).execute(["true"]).status == 0
 
 

@@ -315,7 +315,7 @@ print(dag.dag_id, dag.task_ids, dag.params.get_param("table").schema["enum"] == 
 """
 
     assert "games.purchase: 3 rows" in run(code, "-m", "deltaworks.cli", "tables", "count", "games", "purchase")
-    job = ("-m", "deltaworks.operations", "count_rows", "--pipeline", "games", "--table", "purchase")
+    job = ("-m", "deltaworks.operations", "count_rows", "--pipeline", "games", '--options={"table":"purchase"}')
     assert "games.purchase: 3 rows" in run(code, *job)
     assert run(code, "-c", program).splitlines()[-1] == "games__count_rows ['count_rows'] True"
 

@@ -261,3 +261,28 @@ def test_every_benchmark_module_is_registered() -> None:
 
     assert {benchmark.run.__module__.rpartition(".")[2] for benchmark in BENCHMARKS.values()} == declaring
     assert all(name == benchmark.name for name, benchmark in BENCHMARKS.items())
+
+
+#: Modules whose values are instructions: reading one runs what its writer has chosen.
+CODE_AS_DATA = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+PYTHON_WORKERS = {"parallelize", "mapPartitions", "mapPartitionsWithIndex", "rdd"}
+
+
+def unpickled_results(tree: ast.AST) -> list[int]:
+    """Returns the lines that collect what Python workers return as Spark pickled it."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"collect", "take", "first", "reduce", "aggregate", "toLocalIterator", "foreachPartition"}
+        and any(getattr(part, "attr", "") in PYTHON_WORKERS for part in ast.walk(node.func.value))
+    ]
+
+
+def test_no_process_unpickles_what_another_one_wrote() -> None:
+    paths = [path for path in (*MODULES, *JOBS) if "tests" not in path.parts]
+
+    assert [name_of(path) for path in paths if imported(tree_of(path), module_level_only=False) & CODE_AS_DATA] == []
+    assert [name_of(path) for path in paths if unpickled_results(tree_of(path))] == []
+    assert unpickled_results(ast.parse("spark.sparkContext.parallelize(a, 2).mapPartitions(f).collect()")) == [1]

@@ -1,4 +1,8 @@
-"""Starts a task's child process, ends it with the task, and parses Spark UI, results and error from its output."""
+"""Starts a task's child process, ends it with the task, and parses Spark UI, results and error from its output.
+
+Output also contains data of producers and requesters, such as object keys. The task obeys only lines with the nonce
+that it gave to this process, which is another one at every start.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import ctypes
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,15 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError
+from deltaworks.errors import NONCE_VARIABLE, ConfigError, ContractError, DeltaworksError, FencedError, line_prefix
 
 _PR_SET_PDEATHSIG = 1
-ERROR_PREFIX = "DELTAWORKS_ERROR "
-UI_PREFIX = "DELTAWORKS_UI "
 #: Results are one line, a JSON list of records. Airflow stores them in its database, so longer lists are truncated.
-_RESULTS_PREFIX = "[{"
 _MAX_RESULTS_CHARACTERS = 48_000
 _EXIT_CODE = re.compile(r"(?:Error code is|exit[ _]code)[ :=]+(-?\d+)", re.IGNORECASE)
+#: What the provider puts between its own message and the job's last lines of output.
+_OUTPUT_HEADING = "\nLast spark-submit output:\n"
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
 _FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code})
@@ -62,7 +66,13 @@ class JobOutput:
 
     on_ui_address: Callable[[str], None] | None = None
     on_results: Callable[[list[Any]], None] | None = None
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     error: DeltaworksError | None = field(default=None, init=False)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the job, which then marks its lines."""
+        return {NONCE_VARIABLE: self.nonce}
 
     def parse_lines(self, lines: Iterable[str]) -> Iterator[str]:
         """Parses lines of output and yields them unchanged."""
@@ -72,28 +82,32 @@ class JobOutput:
 
     def parse_line(self, line: str) -> None:
         """Parses one line of output."""
-        text = line.strip()
-        if text.startswith(ERROR_PREFIX):
-            self.error = parse_error(text) or self.error
-        elif text.startswith(UI_PREFIX) and self.on_ui_address is not None:
-            address = text.removeprefix(UI_PREFIX).strip()
+        if (record := self._text_of(line, "ERROR")) is not None:
+            self.error = parse_error(record) or self.error
+        elif (address := self._text_of(line, "UI")) is not None and self.on_ui_address is not None:
             # It becomes a link in the browser, so only web addresses are accepted.
             if address.startswith(("http://", "https://")):
                 self.on_ui_address(address)
-        elif text.startswith(_RESULTS_PREFIX) and self.on_results is not None:
-            results = parse_results(text)
+        elif (records := self._text_of(line, "RESULTS")) is not None and self.on_results is not None:
+            results = parse_results(records)
             if results:
                 self.on_results(results)
 
+    def _text_of(self, line: str, kind: str) -> str | None:
+        prefix = line_prefix(kind, self.nonce)
+        return line.removeprefix(prefix).strip() if line.startswith(prefix) else None
+
 
 def parse_results(text: str) -> list[Any]:
-    """Returns the records of a results line, empty for invalid JSON.
+    """Returns the records of a results line, empty unless it is a JSON list of objects.
 
     Long lists are truncated; the last record then counts the omitted ones.
     """
     try:
         records = json.loads(text)
     except ValueError:
+        return []
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         return []
     fitting: list[Any] = []
     length = 0
@@ -105,43 +119,36 @@ def parse_results(text: str) -> list[Any]:
     return fitting
 
 
-def parse_error(text: str) -> DeltaworksError | None:
-    """Returns the last error line of a text as an error; None if the text has none.
+def parse_error(record: str) -> DeltaworksError | None:
+    """Returns the error of an error line's record; None if it has none.
 
-    Masking of secrets may have damaged the line's JSON; condition and `retryable` are then read by pattern.
+    Masking of secrets may have damaged the JSON; condition and `retryable` are then read by pattern.
     """
-    start = text.rfind(ERROR_PREFIX)
-    if start < 0:
-        return None
-    line = text[start:].splitlines()[0].removeprefix(ERROR_PREFIX)
     try:
-        record: dict[str, Any] = json.loads(line)
-    except ValueError:
-        condition, retryable = _CONDITION.search(line), _RETRYABLE.search(line)
-        if condition is None:
-            return None
-        record = {"condition": condition[1], "retryable": retryable is None or retryable[1] == "true"}
-    return DeltaworksError(
-        str(record.get("condition", "JOB_FAILED")),
-        str(record.get("message", "The job's message could not be read.")),
-        hint=str(record.get("hint", "")),
-        retryable=bool(record.get("retryable", True)),
-    )
+        return DeltaworksError.from_record(json.loads(record))
+    except (ValueError, AttributeError):
+        condition, retryable = _CONDITION.search(record), _RETRYABLE.search(record)
+    if condition is None:
+        return None
+    is_retryable = retryable is None or retryable[1] == "true"
+    return DeltaworksError.from_record({"condition": condition[1], "retryable": is_retryable})
 
 
 def parse_exit_code(text: str) -> int | None:
-    """Returns the exit code that a launcher's message names, or None."""
-    match = _EXIT_CODE.search(text)
-    return int(match[1]) if match else None
+    """Returns the exit code at the end of a launcher's own message, or None. Before it stand the job's arguments, and
+    after it the job's output.
+    """
+    codes = _EXIT_CODE.findall(text.partition(_OUTPUT_HEADING)[0])
+    return int(codes[-1]) if codes else None
 
 
 def error_of(exception: BaseException) -> DeltaworksError | None:
-    """Returns an exception as a Deltaworks error, if it is one or its text contains an error line; None otherwise."""
+    """Returns an exception as a Deltaworks error, if it is one or has the exit code of one that is not retryable; None
+    otherwise.
+    """
     if isinstance(exception, DeltaworksError):
         return exception
-    text = str(exception)
-    error = parse_error(text)
-    if error is None and parse_exit_code(text) in _FINAL_EXIT_CODES:
-        code = parse_exit_code(text)
+    code = parse_exit_code(str(exception))
+    if code in _FINAL_EXIT_CODES:
         return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
-    return error
+    return None

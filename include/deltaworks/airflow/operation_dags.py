@@ -23,7 +23,7 @@ from deltaworks.airflow.dag_factory import invalid_dag, scheduled_dag
 from deltaworks.airflow.job_settings import job_settings, pool_settings, process_settings
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, Operation
 from deltaworks.operations.dag_forms import (
     ACTION,
     DRY_RUN,
@@ -40,27 +40,11 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
-_COUNT_RESULTS = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)
 _DAY = timedelta(days=1)
 #: For tasks that a person waits for. They are scheduled before all others and end soon.
 _TOP_PRIORITY, _SHORT_TIMEOUT = 200, timedelta(hours=1)
-APPROVAL_BODY = f"""
-{{% set results = {_COUNT_RESULTS} or [] -%}}
-{{% set columns = (results[0].keys() if results else []) | list -%}}
-| {{{{ columns | join(" | ") }}}} |
-|{{% for column in columns %}}---|{{% endfor %}}
-{{% for record in results -%}}
-| {{{{ record.values() | join(" | ") }}}} |
-{{% endfor %}}
-
-{{% for name, value in task.shown_options(params).items() -%}}
-- {{{{ name }}}}: {{{{ value }}}}
-{{% endfor %}}
-If it is rejected or not answered, nothing is done.
-"""
-
 
 #: The option of scheduled runs that do the waiting work; manual runs follow their form, whose default is a dry run.
 DRY_RUN_IF_MANUAL = f"{{{{ params.{DRY_RUN} if dag_run.run_type == 'manual' else False }}}}"
@@ -266,7 +250,6 @@ def approve_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec
     return OperationApproval(
         task_id=APPROVE_TASK,
         subject=f"{{{{ task.question(params) }}}} {spec.pipeline}?",
-        body=APPROVAL_BODY,
         form=form,
         spec=spec,
         environment=environment,

@@ -23,8 +23,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, A
 from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_environment_keys
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
-from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.base import ENGINE_KEY, ENGINE_OPTION, ERROR_KEY, OPERATIONS_MODULE, RESULTS_KEY, Operation
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.operations.base import (
+    ENGINE_KEY,
+    ENGINE_OPTION,
+    ERROR_KEY,
+    ERROR_RECORD_KEY,
+    OPERATIONS_MODULE,
+    RESULTS_KEY,
+    Operation,
+)
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm
 from deltaworks.operations.options import Options, read_options, to_arguments
 from deltaworks.specs.catalog import project_root
@@ -128,7 +136,7 @@ class _OperationTask:
         return self.form.chosen(context.get("params") or {})
 
     def option_arguments(self, context: Context) -> list[str]:
-        """Returns the options as command line arguments. Templates must be rendered before.
+        """Returns the options as arguments of the job. Templates must be rendered before.
 
         Raises:
             ConfigError: OPTION_INVALID.
@@ -147,11 +155,13 @@ class _OperationTask:
 
 @contextmanager
 def reported_error(context: Context) -> Iterator[None]:
-    """Leaves the error of a task to the run's record, where it says what failed."""
+    """Leaves the error of a task to the run's record, where it says what failed, and to commands that follow it."""
     try:
         yield
     except Exception as error:
         context["ti"].xcom_push(key=ERROR_KEY, value=str(error).splitlines()[0][:1000] if str(error) else repr(error))
+        if isinstance(error, DeltaworksError):
+            context["ti"].xcom_push(key=ERROR_RECORD_KEY, value=error.as_record())
         raise
 
 
@@ -272,11 +282,13 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         self._driver_memory = settings.pop("spark.driver.memory")  # passed by --driver-memory
         self.conf = {**settings, **(self.conf or {})}
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
-        hook = self._get_hook()
-        hook.output = JobOutput(
+        output = JobOutput(
             on_ui_address=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
             on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results),
         )
+        self.env_vars = {**(self.env_vars or {}), **output.variables}
+        hook = self._get_hook()
+        hook.output = output
         self._hook = hook
         with reported_error(context):
             super().execute(context)
@@ -291,16 +303,18 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))
         if options is None or (engine == "spark" and not is_dry_run):
             return False
-        look = ["--dry-run"] if engine == "auto" and hasattr(options, DRY_RUN) else []
-        command = [sys.executable, self.application, *(self.application_args or ()), *to_arguments(options)]
+        looks = engine == "auto" and hasattr(options, DRY_RUN)
+        changed = {ENGINE_OPTION: False} | ({DRY_RUN: True} if looks else {})
+        arguments = to_arguments(options.model_copy(update=changed))
+        command = [sys.executable, self.application, *(self.application_args or ()), *arguments]
         results: list[Any] = []
         output = JobOutput(on_results=results.extend)
         completed = subprocess.run(
-            [*command, f"--no-{ENGINE_OPTION}", *look],
+            command,
             capture_output=True,
             text=True,
             errors="backslashreplace",
-            env={**os.environ, **(self.env_vars or {})},
+            env={**os.environ, **(self.env_vars or {}), **output.variables},
             check=False,
             **child_options(niceness=self.share.niceness),
         )
@@ -313,7 +327,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         if remaining and not is_dry_run:
             self._why = f"engine {engine}: {remaining:,} units of work remain for Spark"
             return False
-        what = "a dry run" if is_dry_run else "nothing to do" if look else "nothing remains for Spark"
+        what = "a dry run" if is_dry_run else "nothing to do" if looks else "nothing remains for Spark"
         self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
         self.log.info("%s", completed.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)
@@ -458,7 +472,7 @@ class ProcessOperator(_OperationTask, BaseOperator):
             stderr=subprocess.STDOUT,
             text=True,
             errors="backslashreplace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env_vars},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env_vars, **output.variables},
             **child_options(niceness=self._niceness),
         )
         for line in output.parse_lines(self._process.stdout or ()):

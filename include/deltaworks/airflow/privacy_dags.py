@@ -13,7 +13,6 @@ from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.operation_dags import (
-    APPROVAL_BODY,
     DRY_RUN_IF_MANUAL,
     form_dag,
     is_not_dry_run,
@@ -35,7 +34,7 @@ _SCHEDULED_IF: Final[Mapping[str, str]] = {
     "maintain_vault": "dag_run.run_type == 'manual' or dag_run.run_after.hour == 3"
 }
 _AFTER_APPROVAL = (
-    "The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
+    " The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
 )
 
 
@@ -109,7 +108,7 @@ def reveal_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec],
             OperationApproval(
                 task_id=APPROVE_TASK,
                 subject=f"{operation.command} {namespace}?",
-                body=APPROVAL_BODY + _AFTER_APPROVAL,
+                after_approval=_AFTER_APPROVAL,
                 form=form,
                 spec=None,
                 namespace=namespace,

@@ -12,7 +12,6 @@ from deltaworks import __version__
 from deltaworks.cli.commands import command_entries, nested_operations
 from deltaworks.cli.lazy import group_class, skip_pandas_import
 from deltaworks.control.provenance import PERSON_VARIABLE
-from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
     name="deltaworks",
@@ -64,10 +63,8 @@ def main() -> None:
         error = as_deltaworks_error(raised)
         if error.condition == "JOB_FAILED":
             raise
-        # Listed items are indented, so data in them cannot imitate the lines with the condition and the next step.
-        summary, *items = error.message.split("\n  ")
-        print_heading(error.condition, summary, style="bold red", error=True)
-        for item in items:
+        print_heading(error.condition, error.summary, style="bold red", error=True)
+        for item in error.items:
             print_line(f"  {item}", error=True)
         if error.hint:
             print_heading("Next:", error.hint, error=True)

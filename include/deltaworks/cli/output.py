@@ -21,11 +21,11 @@ import typer
 from deltaworks.control.listing import (
     Listing,
     csv_text,
-    escape_invisible,
     escape_invisible_lines,
     json_text,
     plain_text,
 )
+from deltaworks.errors import escape_invisible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,6 +14,7 @@ from deltaworks.cli.output import listing_command
 from deltaworks.control.clock import utc_now
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.tables.bounded_query import confine_connection, describe_error
 from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
 if TYPE_CHECKING:
@@ -25,34 +26,56 @@ if TYPE_CHECKING:
 def sql(
     query: str = typer.Argument("", help='Query, such as "SELECT * FROM games.daily_active_users".'),
     limit: int = typer.Option(100, help="Maximum number of rows to print."),
+    unconfined: bool = typer.Option(
+        False, "--unconfined", help="Also allow files, the network and DuckDB's extensions, with your permissions."
+    ),
 ) -> list[str | Listing]:
-    """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables."""
+    """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables.
+
+    The query reads nothing but the tables and writes no file, unless it is unconfined.
+    """
     project = catalog()
     if not query:
         problems: dict[str, str] = {}
         _, names = connect(project, on_unreadable=problems.__setitem__)
         tables = Listing(("table", "problem"), [(name, problems.get(name, "")) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
-    columns, rows = _run_query(query, project, limit=limit)
+    columns, rows = _run_query(query, project, limit=limit, unconfined=unconfined)
     listing = Listing(_unique_names(columns))
     for row in rows[:limit]:
         listing.add(*row)
     return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
 
 
-def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _connect(project: Catalog, statement: str, *, unconfined: bool) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
+    connection, names = connect(project, statement=statement)
+    if not unconfined:
+        # Before any part of the statement is evaluated, such as the version of a table.
+        confine_connection(connection)
+    return connection, names
+
+
+def _run_query(
+    query: str, project: Catalog, *, limit: int, unconfined: bool
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Returns the columns and up to `limit` + 1 rows; the additional row tells the caller that there are more."""
-    connection, names = connect(project, statement=query)
+    connection, names = _connect(project, query, unconfined=unconfined)
     time_travel = _time_travel(query, connection, project)
     try:
         return _rows(connection, query if time_travel is None else time_travel.rewrite(query), limit)
     except duckdb.CatalogException as error:
         # Either the name is unknown, and DuckDB suggests the closest of all tables, or the query itself defines it.
-        connection, names = connect(project)
+        connection, names = _connect(project, "", unconfined=unconfined)
         try:
             return _rows(connection, query, limit)
         except duckdb.Error as again:
             raise _query_error(error if time_travel is not None else again, query, project, names) from error
+    except duckdb.PermissionException as error:
+        raise ConfigError(
+            "SQL_REFUSED",
+            describe_error(error),
+            hint="Add --unconfined to let the query use files, the network and extensions, with your permissions.",
+        ) from error
     except duckdb.Error as error:
         missing = time_travel.missing_files_error() if time_travel is not None else None
         raise missing or _query_error(error, query, project, names) from error

@@ -8,6 +8,7 @@ wherever it happens to wait.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +18,14 @@ from deltaworks.control.error_redaction import redact_values, redacted_traceback
 from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import (
+    NONCE_VARIABLE,
     ConcurrencyError,
     ConfigError,
     ContractError,
     DeltaworksError,
     FencedError,
     TransientError,
+    job_line,
     last_error_in,
 )
 
@@ -174,8 +177,9 @@ def print_results(results: Sequence[DataclassInstance | BaseModel]) -> None:
 
 
 def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
-    """Prints the results as one line of JSON, which the job's task stores."""
-    print(json.dumps([plain_record(result) for result in results], default=json_value), flush=True)  # noqa: T201
+    """Prints the results as one line of JSON, which the job's task stores. For the task the line is marked."""
+    text = json.dumps([plain_record(result) for result in results], default=json_value)
+    print(job_line("RESULTS", text) if NONCE_VARIABLE in os.environ else text, flush=True)  # noqa: T201
 
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:

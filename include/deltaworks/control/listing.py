@@ -11,10 +11,11 @@ import dataclasses
 import datetime as dt
 import io
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from deltaworks.errors import escape_invisible
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 #: `blocks` prints each row as lines of name and value, for rows of long texts. `lines` prints each row as one line with
 #: cells separated by colons, like compiler errors.
 Layout = Literal["table", "blocks", "lines"]
-#: Unicode categories that a terminal interprets or does not show: controls, formats, surrogates, private use,
-#: unassigned, line and paragraph separators.
-_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +151,6 @@ def csv_text(listing: Listing) -> str:
     return text.getvalue()
 
 
-def escape_invisible(text: str) -> str:
-    r"""Escapes line ends and control characters (`\x1b`), so that the text is one harmless line."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        _escape_character(character) if unicodedata.category(character) in _INVISIBLE_CATEGORIES else character
-        for character in text
-    )
-
-
 def escape_invisible_lines(text: str) -> str:
     """Escapes control characters in a text of several lines; keeps line ends and tabs."""
     return "\n".join("\t".join(map(escape_invisible, line.split("\t"))) for line in text.split("\n"))
@@ -176,15 +164,6 @@ def format_bytes(number: float) -> str:
             return f"{sign}{number:.0f} {unit}" if unit == "B" else f"{sign}{number:.1f} {unit}"
         number /= 1024
     return f"{sign}{number:.1f} TiB"
-
-
-def _escape_character(character: str) -> str:
-    code = ord(character)
-    if character in "\n\r\t":
-        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _field_cell(value: Any) -> Any:

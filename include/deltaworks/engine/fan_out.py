@@ -47,6 +47,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.specs.sources.selection import SourceSpec
 from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.spark.driver_collect import collect_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -198,7 +199,7 @@ def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterab
                 read([Payload(number, _PROBE_KEY, probe_payload(source))])
             yield number
 
-    spark.sparkContext.parallelize([0], 1).mapPartitions(run_probe).collect()
+    collect_json(spark.sparkContext.parallelize([0], 1).mapPartitions(run_probe))
 
 
 # The pass over the payloads of a batch.

@@ -6,12 +6,24 @@ Subclasses differ by handling, not by origin: the exit code tells the launcher o
 from __future__ import annotations
 
 import json
+import os
 import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
-#: A Deltaworks error in the traceback of another process.
-_IN_TRACEBACK = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
+#: A Deltaworks error in the traceback of another process, where it begins its line. Elsewhere in a line it is data,
+#: such as an object's key in the message of another exception.
+_IN_TRACEBACK = re.compile(r"^deltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)", re.MULTILINE)
+#: The variable with the number that a task's launcher expects in the lines that its job prints for it. A job also
+#: prints data, which cannot contain the number.
+NONCE_VARIABLE: Final = "DELTAWORKS_LINE_NONCE"
+#: Separates the listed items of a message. Data have no line ends.
+_ITEM_SEPARATOR = "\n  "
+#: Unicode categories that a terminal interprets or does not show: controls, formats, surrogates, private use,
+#: unassigned, line and paragraph separators.
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 #: How urgent an alert is, see `deltaworks.errors.conditions.SEVERITIES`.
@@ -42,17 +54,46 @@ def hint_for(code: str) -> str:
 
 
 class DeltaworksError(Exception):
-    """An error with a condition code, a hint and a retry flag. Without a hint it has the next step of its condition."""
+    """An error with a condition code, a hint and a retry flag. Without a hint it has the next step of its condition.
+
+    Line ends and control characters in message, items and hint are escaped: they may be data of producers, such as an
+    object's key, and must not write lines of their own to a log.
+
+    Args:
+        items: listed after the message, each on an indented line.
+    """
 
     exit_code: ClassVar[int] = 1
     default_retryable: ClassVar[bool] = False
 
-    def __init__(self, condition: str, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
-        super().__init__(condition, message)
+    def __init__(
+        self,
+        condition: str,
+        message: str,
+        *,
+        items: Sequence[str] = (),
+        hint: str = "",
+        retryable: bool | None = None,
+    ) -> None:
         self.condition = condition
-        self.message = message
-        self._hint = hint
+        self.summary = escape_invisible(message)
+        self.items = tuple(map(escape_invisible, items))
+        self.message = _ITEM_SEPARATOR.join((self.summary, *self.items))
+        super().__init__(condition, self.message)
+        self._hint = escape_invisible(hint)
         self.retryable = self.default_retryable if retryable is None else retryable
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Returns the error of `as_record`; missing fields get defaults."""
+        summary, *items = str(record.get("message", "The job's message could not be read.")).split(_ITEM_SEPARATOR)
+        return cls(
+            str(record.get("condition", "JOB_FAILED")),
+            summary,
+            items=items,
+            hint=str(record.get("hint", "")),
+            retryable=bool(record.get("retryable", True)),
+        )
 
     @property
     def hint(self) -> str:
@@ -66,7 +107,11 @@ class DeltaworksError(Exception):
         return f"[{self.condition}] {self.message}" + (f" Next: {self.hint}" if self.hint else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.condition, self.message, self._hint, self.retryable))
+        # Not `as_record`: a hint of the catalog is read where the error is shown.
+        record = {
+            "condition": self.condition, "message": self.message, "hint": self._hint, "retryable": self.retryable
+        }  # fmt: skip
+        return (type(self).from_record, (record,))
 
     def as_record(self) -> dict[str, Any]:
         """Returns the error as a dictionary, for a job's last output line and the heartbeat."""
@@ -79,13 +124,36 @@ class DeltaworksError(Exception):
 
     def as_line(self) -> str:
         """Returns one line that a launcher finds in a job's output and parses."""
-        return "DELTAWORKS_ERROR " + json.dumps(self.as_record())
+        return job_line("ERROR", json.dumps(self.as_record()))
 
 
-def _rebuild(
-    error_type: type[DeltaworksError], condition: str, message: str, hint: str, retryable: bool
-) -> DeltaworksError:
-    return error_type(condition, message, hint=hint, retryable=retryable)
+def line_prefix(kind: str, nonce: str) -> str:
+    """Returns how a line of a job for its launcher begins."""
+    return f"DELTAWORKS_{kind}:{nonce} " if nonce else f"DELTAWORKS_{kind} "
+
+
+def job_line(kind: Literal["ERROR", "UI", "RESULTS"], text: str) -> str:
+    """Returns a line of this process's output for its launcher, which obeys it only with the launcher's number."""
+    return line_prefix(kind, os.environ.get(NONCE_VARIABLE, "")) + text
+
+
+def escape_invisible(text: str) -> str:
+    r"""Escapes line ends and control characters (`\x1b`), so that the text is one harmless line."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _escape_character(character) if unicodedata.category(character) in _INVISIBLE_CATEGORIES else character
+        for character in text
+    )
+
+
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    if character in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class ConfigError(DeltaworksError):

@@ -98,7 +98,8 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
     variables = from_secret(spec, secret_names(find_references(refers_to), settings))
     for namespace in catalog.namespaces:
         for operation, schedule in VAULT_SCHEDULES.items():
-            arguments = ["python", "-m", "deltaworks.operations", operation, "--namespace", namespace, "--no-dry-run"]
+            command = ["python", "-m", "deltaworks.operations", operation, "--namespace", namespace]
+            arguments = [*command, '--options={"dry_run":false}']
             main = container(spec, "vault", arguments, size=spec.vault, variables=variables)
             details = pod(spec, [main], restartPolicy="Never") | {"serviceAccountName": VAULT_ACCOUNT}
             name = f"vault-{operation.removesuffix('_vault')}-{namespace.replace('_', '-')}"

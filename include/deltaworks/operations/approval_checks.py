@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import is_unattended_run
-from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
+from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals, is_same_person
 from deltaworks.errors import ContractError
 from deltaworks.operations.base import ENGINE_OPTION, Operation, Scope
 from deltaworks.operations.options import Options
@@ -55,18 +55,22 @@ def counted_bounds(operation: Operation, options: Options, records: list[Mapping
 
 
 def approved_options(
-    operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str
+    operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str, person: str
 ) -> tuple[Options, Approval]:
     """Returns the options with the approved bounds set, and the approval.
 
     Args:
         run: the id of the Airflow run.
+        person: the user who triggered that run.
 
     Raises:
         ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_UNREADABLE; APPROVAL_REFUSED, its approver may not
             approve, or it is for another request.
     """
     record = find_approval(operation, catalog, subject, options, run=run)
+    if record.requested_by and not is_same_person(record.requested_by, person):
+        # Somebody deleted the approved run and triggered another one under its id.
+        raise _approval_refused(record, f"{record.requested_by} requested it, and {person} triggered this run")
     bounds = {}
     for option, approved in record.bounds.items():
         bound = getattr(options, option)

@@ -40,6 +40,8 @@ ENGINE_OPTION = "spark"
 RESULTS_KEY = "results"
 #: Keys of the XComs with what did a task's work and why, and with its error.
 ENGINE_KEY, ERROR_KEY = "engine", "error"
+#: XCom key of a failed task's error as a record, for commands that follow the run.
+ERROR_RECORD_KEY = "error_record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ passed, so that a run does not depend on the form's defaults; a shared form is t
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance, airf
 from deltaworks.control.listing import listing_of_records
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations.approval_checks import approvers_of
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, RESULTS_KEY, Operation, Report
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, ERROR_RECORD_KEY, RESULTS_KEY, Operation, Report
 from deltaworks.operations.dag_forms import form_of, unavailable_reason
 from deltaworks.operations.options import Options, read_options
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _AWAITING_INPUT = "awaiting_input"
 #: Task states that are printed when a task reaches them.
 _REPORTED_STATES = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
-_ERROR_PREFIX = "DELTAWORKS_ERROR "
 _POLL_SECONDS = 2.0
 
 
@@ -182,34 +180,25 @@ class _RunFollower:
         failed_task = next((task for task in tasks if task.state == "failed"), None)
         error = self._read_task_error(failed_task) if failed_task is not None else None
         task_text = f" in {failed_task.task_id}" if failed_task is not None else ""
-        cause = f": [{error.condition}] {error.message}" if error is not None else "."
+        summary, items = (error.summary, error.items) if error is not None else ("", ())
+        cause = f": [{error.condition}] {summary}" if error is not None else "."
         next_step = f"{error.hint} " if error is not None and error.hint else ""
         return TransientError(
             "DAG_RUN_FAILED",
             f"{self.run.dag_id} run {self.run.run_id} failed{task_text}{cause}",
+            items=items,
             hint=f"{next_step}Its log: {self._link}.",
             retryable=error is None or error.retryable,
         )
 
     def _read_task_error(self, task: TaskInstance) -> DeltaworksError | None:
-        """Returns the last error in a task's log, if the log can be read."""
+        """Returns the error that a failed task has stored, if it can be read."""
+        # The task's log also contains data, in which anything may look like an error.
         try:
-            lines = self.airflow.task_log(self.run.dag_id, self.run.run_id, task.task_id, task.try_number)
+            record = self.airflow.xcom(self.run.dag_id, self.run.run_id, task.task_id, ERROR_RECORD_KEY)
         except DeltaworksError:
             return None
-        for line in reversed(lines):
-            _, mark, text = line.partition(_ERROR_PREFIX)
-            if not mark:
-                continue
-            try:
-                record = json.loads(text)
-                return DeltaworksError(
-                    record["condition"], record["message"], hint=record["hint"], retryable=bool(record["retryable"])
-                )
-            except (ValueError, KeyError, TypeError):
-                # Masking of secrets may have damaged the line.
-                return None
-        return None
+        return DeltaworksError.from_record(record) if isinstance(record, dict) else None
 
     def _not_finished(self, tasks: Sequence[TaskInstance]) -> TransientError:
         if any(task.state == _AWAITING_INPUT for task in tasks):

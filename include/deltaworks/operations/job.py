@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
-from deltaworks.control.listing import escape_invisible, plain_text
-from deltaworks.control.provenance import airflow_run_id
+from deltaworks.control.listing import plain_text
+from deltaworks.control.provenance import airflow_run_id, current_person
+from deltaworks.errors import escape_invisible
 from deltaworks.operations.approval_checks import approved_options, is_unattended, open_approvals
 from deltaworks.operations.base import Operation, OperationContext, Report
-from deltaworks.operations.options import OptionField, option_fields, read_options
+from deltaworks.operations.options import OPTIONS_FLAG, from_argument, option_fields, read_options
 from deltaworks.operations.registry import get_operation
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
     arguments = vars(build_parser(operation).parse_args(argv))
 
     def run() -> int:
-        subject = arguments.pop(operation.scope)
-        report = run_operation(operation, load_catalog(skip_invalid=True), subject, arguments)
+        values = from_argument(arguments["options"])
+        report = run_operation(operation, load_catalog(skip_invalid=True), arguments[operation.scope], values)
         print_report(report)
         return report.exit_code
 
@@ -58,7 +59,7 @@ def run_operation(
     )
     if not (operation.approval and run) or nightly or getattr(options, "dry_run", False):
         return operation.load()(context, options)
-    options, approval = approved_options(operation, catalog, subject, options, run=run)
+    options, approval = approved_options(operation, catalog, subject, options, run=run, person=current_person())
     echo(f"Approved by {approval.approved_by} at {approval.approved_at}, requested by {approval.requested_by}.")
     report = operation.load()(context, options)
     open_approvals(operation, catalog, subject).mark_used(approval)
@@ -66,22 +67,19 @@ def run_operation(
 
 
 def build_parser(operation: Operation) -> argparse.ArgumentParser:
-    """Returns a parser of the job's arguments. Values stay texts; `read_options` validates them."""
-    parser = argparse.ArgumentParser(prog=operation.name, description=operation.summary)
+    """Returns a parser of the job's arguments: its subject, and its options as one JSON object."""
+    fields = option_fields(operation.options_model())
+    listed = "\n".join(f"  {field.name} ({field.kind}): {field.help}" for field in fields)
+    parser = argparse.ArgumentParser(
+        prog=operation.name,
+        description=operation.summary,
+        epilog=f"options:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument(f"--{operation.scope}", required=True)
-    for field in option_fields(operation.options_model()):
-        _add_option(parser, field)
+    parser.add_argument(OPTIONS_FLAG, default="{}", metavar="JSON", help="options that differ from their defaults")
     return parser
-
-
-def _add_option(parser: argparse.ArgumentParser, field: OptionField) -> None:
-    shown = field.help.replace("%", "%%")
-    if field.kind == "switch":
-        parser.add_argument(field.flag, action=argparse.BooleanOptionalAction, default=None, help=shown)
-    elif field.kind == "names":
-        parser.add_argument(field.flag, action="append", help=shown)
-    else:
-        parser.add_argument(field.flag, choices=field.choices or None, help=shown)
 
 
 def print_report(report: Report) -> None:

@@ -7,15 +7,20 @@ A field has a default, and a description that is its help everywhere. Its type i
 from __future__ import annotations
 
 import functools
+import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from deltaworks.errors import ConfigError
+
+#: The argument with the options of a job.
+OPTIONS_FLAG: Final = "--options"
+_OPTIONS_HINT = f"Example: {OPTIONS_FLAG}='{{\"dry_run\": false}}'."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,11 @@ class Options(BaseModel):
         if value in ("", None, "None") and not declared.is_required():
             return declared.get_default()
         if get_origin(declared.annotation) is tuple:
-            return tuple(split_names(value))
+            names = tuple(split_names(value))
+            if value and not names:
+                # The default would select everything.
+                raise ValueError("it names nothing")
+            return names
         return value
 
 
@@ -156,19 +165,33 @@ def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
 
 
 def to_arguments(options: Options) -> list[str]:
-    """Returns the options that differ from their defaults, as arguments of a job."""
-    arguments: list[str] = []
-    for field in option_fields(type(options)):
-        value = getattr(options, field.name)
-        if value == field.default:
-            continue
-        if field.kind == "switch":
-            arguments.append(field.flag if value else field.off_flag)
-        elif field.kind == "names":
-            arguments += [f"{field.flag}={name}" for name in value]
-        else:
-            arguments.append(f"{field.flag}={value}")
-    return arguments
+    """Returns the options that differ from their defaults as one argument of a job; none if all are defaults.
+
+    One JSON value, because a text such as `--` in an argument of its own would be read as syntax.
+    """
+    values = {field.name: getattr(options, field.name) for field in option_fields(type(options))}
+    defaults = {field.name: field.default for field in option_fields(type(options))}
+    changed = {name: value for name, value in values.items() if value != defaults[name]}
+    if not changed:
+        return []
+    text = json.dumps(changed, separators=(",", ":"))
+    # YARN replaces doubled braces in commands. The object is flat, so they can only be in texts.
+    return [f"{OPTIONS_FLAG}=" + text.replace("{{", "{\\u007b").replace("}}", "}\\u007d")]
+
+
+def from_argument(text: str) -> dict[str, Any]:
+    """Parses the argument of `to_arguments`.
+
+    Raises:
+        ConfigError: OPTION_INVALID.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError("OPTION_INVALID", f"{OPTIONS_FLAG}: {error}.", hint=_OPTIONS_HINT) from error
+    if not isinstance(values, dict):
+        raise ConfigError("OPTION_INVALID", f"{OPTIONS_FLAG} is no JSON object.", hint=_OPTIONS_HINT)
+    return values
 
 
 def split_names(value: str | Iterable[str]) -> list[str]:

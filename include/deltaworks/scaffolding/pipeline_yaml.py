@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deltaworks.control.listing import escape_invisible
-from deltaworks.errors import ConfigError, ContractError
+from deltaworks.errors import ConfigError, ContractError, escape_invisible
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.inference.field_profiles import has_utc_offset, is_date_only
 from deltaworks.events.inference.pipeline_proposal import (

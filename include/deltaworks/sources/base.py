@@ -36,6 +36,7 @@ from deltaworks.sources.task_isolation import (
 )
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.spark.driver_collect import collect_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -165,11 +166,8 @@ class ObjectSlice:
             for references in partition:
                 yield replace(task(map(opener, references)), task=number).encode()
 
-        encoded = (
-            spark.sparkContext.parallelize(task_references, len(task_references))
-            .mapPartitionsWithIndex(process_partition)
-            .collect()
-        )
+        inputs = spark.sparkContext.parallelize(task_references, len(task_references))
+        encoded = collect_bytes(inputs.mapPartitionsWithIndex(process_partition))
         return sort_by_task(map(TaskOutput.decode, encoded))
 
     def read_isolated(
@@ -184,7 +182,8 @@ class ObjectSlice:
                 for task_input in task_references:
                     yield task(open_isolated(task_input, opener, marker=marker, skip_reasons=skip_reasons)).encode()
 
-            (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(process_partition).collect()
+            inputs = spark.sparkContext.parallelize([references], 1)
+            (encoded,) = collect_bytes(inputs.mapPartitions(process_partition))
             return TaskOutput.decode(encoded)
 
         return read_objects_isolated(split_balanced(self.references, self.sizes, tasks), run, isolation)

@@ -117,10 +117,13 @@ class Catalog:
             ConfigError: SPEC_INVALID with all collected errors.
         """
         if self.broken:
-            listed = "\n\n".join(f"{kind} {name}: {error.message}" for (kind, name), error in self.broken.items())
-            raise ConfigError(
-                "SPEC_INVALID", f"{len(self.broken)} invalid specs were skipped; all others work.\n\n{listed}\n"
-            )
+            listed = [
+                line
+                for (kind, name), error in self.broken.items()
+                for line in (f"{kind} {name}: {error.summary}", *(f"  {item}" for item in error.items))
+            ]
+            summary = f"{len(self.broken)} invalid specs were skipped; all others work."
+            raise ConfigError("SPEC_INVALID", summary, items=listed)
 
     def declaration_text(self, kind: str, name: str) -> str:
         """Returns the text of a spec's file; empty if it cannot be read."""

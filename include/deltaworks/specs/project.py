@@ -171,8 +171,8 @@ def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str,
     if not typos:
         return
     file = read_declaration(path)
-    listed = "\n  ".join(
+    listed = [
         f"{unused.variable}: {unused.text}" if unused.variable else str(file.error_at(unused.key_path, unused.text))
         for unused in typos
-    )
-    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides without effect:\n  {listed}")
+    ]
+    raise ConfigError("OVERRIDE_UNKNOWN", "Overrides without effect:", items=listed)

@@ -50,8 +50,8 @@ class SpecError:
 def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
     """Returns the ConfigError SPEC_INVALID for all errors of a file."""
     number = len(errors)
-    listed = "\n  ".join(str(spec_error) for spec_error in errors)
-    return ConfigError("SPEC_INVALID", f"{number} error{'s' * (number != 1)} in {errors[0].file.name}:\n  {listed}")
+    summary = f"{number} error{'s' * (number != 1)} in {errors[0].file.name}:"
+    return ConfigError("SPEC_INVALID", summary, items=[str(spec_error) for spec_error in errors])
 
 
 def closest_match(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:

@@ -9,6 +9,18 @@ from contextlib import contextmanager
 import duckdb
 
 
+def confine_connection(connection: duckdb.DuckDBPyConnection) -> None:
+    """Restricts a connection to its registered tables: no files, network, extensions, other databases or variables of
+    Python. A statement cannot lift the restriction.
+    """
+    connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute("SET autoload_known_extensions = false")
+    connection.execute("SET allow_community_extensions = false")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
 def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: int, threads: int) -> None:
     """Restricts a connection to the tables of one schema, whose names then need no prefix, and limits memory and
     threads.
@@ -16,10 +28,9 @@ def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, m
     connection.execute(f'USE "{schema}"')
     # Queries that exceed the memory limit fail instead of spilling into the current working directory.
     connection.execute("SET temp_directory = ''")
-    connection.execute("SET enable_external_access = false")
     connection.execute(f"SET memory_limit = '{memory_mib}MiB'")
     connection.execute(f"SET threads = {threads}")
-    connection.execute("SET lock_configuration = true")
+    confine_connection(connection)
 
 
 def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, frozenset[str]]:

@@ -24,6 +24,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, is_absolute_path, row_count, stats_of, total_rows
+from deltaworks.tables.spark.driver_collect import collect_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +62,7 @@ class TableFolder:
 
 
 def list_folder(table: TableFolder, folder: str) -> list[ListedFile]:
-    """Lists the files below a folder of a table, with all its subfolders."""
+    """Lists the files below a folder of a table, with all its subfolders. From an executor they are plain lists."""
     infos = table.lake.filesystem.get_file_info(fs.FileSelector(f"{table.root}/{folder}", recursive=True))
     return [
         ListedFile(
@@ -160,7 +161,7 @@ def rows_unknown_error(table: str, paths: Sequence[str]) -> ContractError:
 
 
 class FileWorkers(Protocol):
-    """Runs a function for each of many folders or files of a table."""
+    """Runs a function for each of many folders or files of a table. Its results are plain JSON values."""
 
     def map(
         self, function: Callable[[TableFolder, str], Result], table: TableFolder, items: Sequence[str]
@@ -205,7 +206,7 @@ class ExecutorWorkers:
         storage = table.lake.storage
         task = partial(_run_task, function, storage.model_dump_json(), resolved_variables(storage), table.key)
         tasks = min(len(items), _TASKS_PER_CORE * context.defaultParallelism)
-        results: list[Result] = context.parallelize(items, tasks).mapPartitions(task).collect()
+        results: list[Result] = collect_json(context.parallelize(items, tasks).mapPartitions(task))
         self.executed += len(items)
         return results
 

@@ -337,7 +337,9 @@ def _list_files(lake: Lake, key: str, partition_columns: Iterable[str], workers:
             yield ListedFile(info.base_name, info.size or 0, modified_ms)
     folders = [info.base_name for info in top if info.type is fs.FileType.Directory]
     for listed in workers.map(list_folder, table, folders):
-        yield from (file for file in listed if all(map(is_visible, file.path.split("/"))))
+        # Executors return JSON, which has no tuples.
+        files = map(ListedFile._make, listed)
+        yield from (file for file in files if all(map(is_visible, file.path.split("/"))))
 
 
 #: Tables with more files are not listed.

@@ -285,7 +285,8 @@ def _program_error(home: StackHome, name: str, what: str) -> DeltaworksError:
     log = home.logs / f"{name}.log"
     return DeltaworksError(
         "PROGRAM_FAILED",
-        f"{name} {what}. The end of its log:\n{last_lines(log)}",
+        f"{name} {what}. The end of its log:",
+        items=last_lines(log).splitlines(),
         hint=f"Read {log}; then `deltaworks down` and `deltaworks up`.",
     )
 

@@ -34,8 +34,8 @@ PIPELINES = (MUTABLE, READ, CLUSTERED)
 #: Command of each kind of job, and its pipeline.
 JOBS: Mapping[str, tuple[str, ...]] = {
     "rebuild_gold": ("--pipeline", READ),
-    "optimize_tables": ("--pipeline", CLUSTERED, "--no-dry-run"),
-    "mutate_tables": ("--pipeline", MUTABLE, "--no-dry-run"),
+    "optimize_tables": ("--pipeline", CLUSTERED, '--options={"dry_run":false}'),
+    "mutate_tables": ("--pipeline", MUTABLE, '--options={"dry_run":false}'),
 }
 #: Several drivers start concurrently on few cores.
 STARTED_WITHIN_SECONDS = 420.0

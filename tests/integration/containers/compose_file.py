@@ -26,7 +26,9 @@ from tests.integration.containers.variable_files import read_variables
 _TOP_KEYS = {"name", "services", "volumes", "secrets"}
 _KEYS = frozenset(
     {"build", "command", "depends_on", "entrypoint", "env_file", "environment", "extends", "healthcheck", "hostname"}
-    | {"image", "ports", "profiles", "restart", "secrets", "stop_grace_period", "volumes"}
+    | {"image", "ports", "profiles", "read_only", "restart", "secrets", "stop_grace_period", "tmpfs", "volumes"}
+    # A user without capabilities and the machine's memory stand for these.
+    | {"cap_add", "cap_drop", "mem_limit", "security_opt"}
 )
 _HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"}
 #: An extending service replaces these completely; other lists are concatenated and mappings are merged.
@@ -143,6 +145,8 @@ class _ServiceReader:
             needs={needed: Condition(how["condition"]) for needed, how in _dependencies(service).items()},
             health_check=_health_check(name, service.get("healthcheck")),
             mounts=tuple(self._mounts(name, service)),
+            is_read_only=bool(service.get("read_only", False)),
+            tmpfs=tuple(map(str, service.get("tmpfs", ()))),
             ports=tuple(_port(name, text) for text in service.get("ports", ())),
             restart=restart,
             stop_grace_seconds=seconds(service.get("stop_grace_period", "10s")),

@@ -211,6 +211,8 @@ class Composition:
             address=self._addresses[spec.name],
             hosts=self._addresses,
             mounts=tuple(self._volume(mount, image) for mount in spec.mounts),
+            is_read_only=spec.is_read_only,
+            tmpfs=spec.tmpfs,
             number=number,
         )
 

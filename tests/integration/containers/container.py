@@ -22,7 +22,7 @@ from tests.waiting import eventually
 _STARTS_WITHIN_SECONDS = 30.0
 _OUTPUT = 2_000
 #: First process of the container. Runs as root with the machine's mounts until it becomes the service. Arguments: the
-#: root, the host name, the address, the gateway, then mounts up to `--`, then the command.
+#: root, the host name, the address, the gateway, then mounts up to `--`, whether the root is writable, the command.
 _ENTER = """\
 set -eu
 root=$1 name=$2 address=$3 gateway=$4
@@ -33,9 +33,11 @@ mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/dev/shm"
 while [ "$1" != -- ]; do
-    mount --bind -o "$3" "$1" "$root$2"
+    if [ "$3" = tmpfs ]; then mount -t tmpfs -o mode=1777 tmpfs "$root$2"; else mount --bind -o "$3" "$1" "$root$2"; fi
     shift 3
 done
+shift
+if [ "$1" = read-only ]; then mount -o remount,bind,ro "$root"; fi
 shift
 read -r go
 ip link set lo up
@@ -62,6 +64,8 @@ class ContainerSpec:
     hosts: Mapping[str, str]
     mounts: tuple[MountSpec, ...]
     number: int
+    is_read_only: bool = False
+    tmpfs: tuple[str, ...] = ()
 
 
 class Container:
@@ -177,6 +181,7 @@ class Container:
         mounts = [
             *self._network_files(),
             *((mount.source, mount.target, "ro" if mount.read_only else "rw") for mount in spec.mounts),
+            *(("/", target, "tmpfs") for target in spec.tmpfs),
         ]
         for source, target, _ in mounts:
             place = self.root / target.lstrip("/")
@@ -187,7 +192,7 @@ class Container:
             *("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"),
             *(program("bash"), "-c", _ENTER, "bash", str(self._root), spec.hostname, spec.address, GATEWAY),
             *(word for mount in mounts for word in mount),
-            "--",
+            *("--", "read-only" if spec.is_read_only else "writable"),
             *(program("chroot"), f"--userspec={owner}:{group}", f"--groups={group}", str(self._root)),
             *("/usr/bin/env", "-C", image.workdir, *spec.words),
         ]

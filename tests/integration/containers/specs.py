@@ -67,6 +67,8 @@ class ServiceSpec:
     ports: tuple[PublishedPort, ...]
     restart: str = "no"
     stop_grace_seconds: float = 10.0
+    is_read_only: bool = False
+    tmpfs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

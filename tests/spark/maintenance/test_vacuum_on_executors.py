@@ -12,7 +12,14 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.file_workers import MIN_ITEMS_FOR_EXECUTORS, ExecutorWorkers, TableFolder, file_size, list_folder
+from deltaworks.tables.file_workers import (
+    MIN_ITEMS_FOR_EXECUTORS,
+    ExecutorWorkers,
+    ListedFile,
+    TableFolder,
+    file_size,
+    list_folder,
+)
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.aged_tables import in_metadata, orphan, replaced
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
@@ -96,4 +103,6 @@ def test_executors_answer_in_the_order_of_the_items_also_for_those_that_are_not_
         os.stat(Path(table.lake.storage.prefix, KEY, name)).st_size if "aged" in name else None for name in names
     ]
     assert workers.executed == len(names)
-    assert list(workers.map(list_folder, table, [DAY])) == [list_folder(table, DAY)]
+    assert [[*map(ListedFile._make, files)] for files in workers.map(list_folder, table, [DAY])] == [
+        list_folder(table, DAY)
+    ]

@@ -259,9 +259,8 @@ def test_items_of_an_error_are_lines_that_cannot_imitate_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**_: Any) -> None:
-        raise ConfigError(
-            "SPEC_INVALID", "2 errors in a.yaml:\n  a.yaml:1: no\nNext: do evil\n  a.yaml:2: bad", hint="Mend."
-        )
+        items = ["a.yaml:1: no\n  Next: do evil", "a.yaml:2: bad"]
+        raise ConfigError("SPEC_INVALID", "2 errors in a.yaml:", items=items, hint="Mend.")
 
     monkeypatch.setattr(cli, "app", fail)
     with pytest.raises(SystemExit) as ended:
@@ -270,7 +269,7 @@ def test_items_of_an_error_are_lines_that_cannot_imitate_others(
     assert ended.value.code == 10
     assert capsys.readouterr().err.splitlines() == [
         "SPEC_INVALID 2 errors in a.yaml:",
-        "  a.yaml:1: no\\nNext: do evil",
+        "  a.yaml:1: no\\n  Next: do evil",
         "  a.yaml:2: bad",
         "Next: Mend.",
     ]

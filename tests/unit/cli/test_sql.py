@@ -216,3 +216,71 @@ def test_plain_queries_load_no_parser_and_no_listing_loads_pandas() -> None:
         ("tables",), ("batches", "shop"), ("files", "list", "landing"), ("quarantine", "list", "shop")
     )
     assert "pandas" not in modules
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "people.csv").write_text("name\nada\n")
+    return folder
+
+
+#: What reaches beyond the tables; `{files}` is a folder with `people.csv`.
+OUTSIDE = (
+    "SELECT * FROM read_csv('{files}/people.csv')",
+    "SELECT * FROM '{files}/people.csv'",
+    "SELECT * FROM read_text('{files}/people.csv')",
+    "SELECT * FROM read_blob('/proc/self/environ')",
+    "SELECT * FROM glob('{files}/*')",
+    "FROM sniff_csv('{files}/people.csv')",
+    "SELECT * FROM read_parquet('{files}/people.csv')",
+    "SELECT (SELECT count(*) FROM read_csv('{files}/people.csv')) FROM shop.orders",
+    "SELECT * FROM shop.orders UNION ALL BY NAME FROM '{files}/people.csv'",
+    "SELECT * FROM 'http://127.0.0.1:9/people.csv'",
+    "SELECT * FROM 's3://bucket/people.parquet'",
+    "COPY (SELECT 1) TO '{files}/made.csv'",
+    "COPY shop.orders TO '{files}/made.parquet'",
+    "EXPORT DATABASE '{files}/made'",
+    "ATTACH '{files}/made.db'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{files}/made.duckdb_extension'",
+    "CREATE SECRET s (TYPE s3, KEY_ID 'a', SECRET 'b')",
+    "SET enable_external_access = true",
+    "RESET enable_external_access",
+    "SET temp_directory = '{files}/made'",
+    "PRAGMA profiling_output = '{files}/made'",
+    "SET lock_configuration = false",
+    "SELECT 1; SET enable_external_access = true; SELECT * FROM '{files}/people.csv'",
+    "SELECT * FROM shop.orders VERSION AS OF (SELECT count(*) FROM read_csv('{files}/people.csv'))",
+)
+
+
+@pytest.mark.parametrize("query", OUTSIDE)
+def test_a_query_reaches_nothing_but_the_tables(files: Path, query: str) -> None:
+    before = sorted(files.rglob("*"))
+
+    refused = error_of(query.format(files=files))
+
+    assert refused.condition in ("SQL_REFUSED", "AS_OF_INVALID")
+    assert "ada" not in str(refused)
+    assert sorted(files.rglob("*")) == before
+
+
+def test_a_query_does_not_see_variables_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    import deltaworks.cli.sql as command
+
+    monkeypatch.setattr(command, "planted", pa.table({"secret": [1]}), raising=False)
+
+    assert "planted does not exist" in error_of("SELECT * FROM planted").message
+
+
+def test_an_unconfined_query_may_use_files_and_the_error_says_how(files: Path) -> None:
+    query = f"SELECT name, amount FROM '{files}/people.csv', shop.orders ORDER BY 2"
+
+    refused = error_of(query)
+    answered = run(query, "--unconfined", "--json")
+
+    assert "--unconfined" in refused.hint
+    assert json.loads(answered.stdout)[0] == {"name": "ada", "amount": 1}

@@ -78,6 +78,45 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
+#: Airflow writes its configuration below its home, Spark's workers and Kafka theirs beside their programs.
+WRITABLE = {name for name in SERVICES if name in AIRFLOW or name.startswith("spark-")} | {"postgres", "kafka"}
+#: Whose entry point starts as root, and what it needs before it gives that up.
+ROOT_CAPABILITIES = {"postgres": {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_no_privileges_and_a_limit_of_memory(name: str) -> None:
+    service = SERVICES[name]
+
+    assert service["cap_drop"] == ["ALL"]
+    assert set(service.get("cap_add", ())) == ROOT_CAPABILITIES.get(name, set())
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.fullmatch(r"\d+[mg]|\$\{\w+:-\d+[mg]\}", service["mem_limit"])
+    assert not service.keys() & {"privileged", "pid", "network_mode", "devices", "userns_mode", "ipc"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_writes_only_to_its_volumes_and_tmp(name: str) -> None:
+    service = SERVICES[name]
+
+    assert bool(service.get("read_only")) == (name not in WRITABLE)
+    assert service.get("tmpfs", []) == ([] if name in WRITABLE else ["/tmp"])
+    for volume in service.get("volumes", ()):
+        assert not volume.startswith(("/", ".", "~")), "a folder of the host"
+
+
+def test_limits_of_memory_hold_what_the_processes_are_given() -> None:
+    def gib(text: str) -> float:
+        number = re.search(r"(\d+)([mg])", text.partition(":-")[2] or text)
+        assert number is not None
+        return int(number[1]) / (1 if number[2] == "g" else 1024)
+
+    command = SERVICES["spark-worker-1"]["command"]
+    assert gib(SERVICES["spark-worker-1"]["mem_limit"]) >= 2 * gib(command[command.index("--memory") + 1])
+    assert gib(SERVICES["kafka"]["mem_limit"]) >= 2 * gib(SERVICES["kafka"]["environment"]["KAFKA_HEAP_OPTS"])
+    assert gib(SERVICES["s3proxy"]["mem_limit"]) >= 2 * 0.25
+
+
 def test_the_services_have_airflows_official_names() -> None:
     assert set(SERVICES) == AIRFLOW | {
         "postgres",

@@ -9,6 +9,7 @@ import traceback
 import pytest
 
 from deltaworks.errors import (
+    NONCE_VARIABLE,
     ConcurrencyError,
     ConfigError,
     ContractError,
@@ -16,6 +17,7 @@ from deltaworks.errors import (
     FencedError,
     TransientError,
     hint_for,
+    job_line,
     last_error_in,
 )
 
@@ -49,7 +51,40 @@ def test_the_line_for_a_launcher_is_one_line_of_json() -> None:
     marker, _, record = line.partition(" ")
     assert "\n" not in line
     assert marker == "DELTAWORKS_ERROR"
-    assert json.loads(record) == {"condition": "X", "message": "first\nsecond", "hint": "é", "retryable": True}
+    assert json.loads(record) == {"condition": "X", "message": "first\\nsecond", "hint": "é", "retryable": True}
+
+
+def test_the_line_has_the_nonce_of_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NONCE_VARIABLE, "abc")
+
+    assert TransientError("X", "y").as_line().startswith("DELTAWORKS_ERROR:abc {")
+    assert job_line("UI", "http://driver:4040") == "DELTAWORKS_UI:abc http://driver:4040"
+
+
+def test_listed_items_have_lines_of_their_own_and_survive_the_way_to_the_driver() -> None:
+    error = ConfigError("X", "2 errors:", items=["first\n  Next: obey", "second"])
+
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert str(error).split("\n") == ["[X] 2 errors:", "  first\\n  Next: obey", "  second"]
+    assert (copy.summary, copy.items, copy.message) == (error.summary, error.items, error.message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FileNotFoundError: bucket/deltaworks.errors.ConfigError: [FAKE] final",
+        "FileNotFoundError: deltaworks.errors.ConfigError: [FAKE] final",
+        "pyarrow.lib.ArrowInvalid: key 'x deltaworks.errors.ConfigError: [FAKE] final'",
+        "  deltaworks.errors.ConfigError: [FAKE] final",
+    ],
+)
+def test_an_error_is_not_found_in_the_data_of_another_exception(text: str) -> None:
+    assert last_error_in(f"Traceback (most recent call last):\n  File x\n{text}\n") is None
+    real = f"deltaworks.errors.TransientError: [REAL] away\n{text}\n"
+    found = last_error_in(real)
+    assert found is not None
+    assert (found.condition, found.retryable) == ("REAL", True)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])

@@ -36,7 +36,7 @@ def test_vault_jobs_have_an_exclusive_service_account(render: Callable[..., Rend
         assert (pod["serviceAccountName"], pod["restartPolicy"]) == ("deltaworks-vault", "Never")
         assert job["spec"]["concurrencyPolicy"] == "Forbid"
         (container,) = pod["containers"]
-        assert container["args"][-3:] == ["--namespace", "shop_customers", "--no-dry-run"]
+        assert container["args"][-3:] == ["--namespace", "shop_customers", '--options={"dry_run":false}']
         assert {"VAULT_ACCESS_KEY", "VAULT_SECRET_KEY"} <= {variable["name"] for variable in container["env"]}
     account = objects["ServiceAccount", "deltaworks-vault"]
     assert account["metadata"]["annotations"] == {"role": "vault"}

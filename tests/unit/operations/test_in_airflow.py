@@ -160,11 +160,8 @@ def test_an_unanswered_approval_keeps_waiting_and_is_linked(server: AirflowServe
 
 
 def test_a_failed_run_returns_its_jobs_error(server: AirflowServer, run: Run) -> None:
-    line = "DELTAWORKS_ERROR " + json.dumps(ERROR | {"retryable": False})
-    server.scripts[REPROCESS] = RunScript(
-        steps=[("failed", {"reprocess": "failed"})],
-        logs={"reprocess": [{"event": "Running python"}, {"event": f"  {line}"}, {"event": "Task failed"}]},
-    )
+    failed = [("failed", {"reprocess": "failed"})]
+    server.scripts[REPROCESS] = RunScript(steps=failed, errors={"reprocess": ERROR | {"retryable": False}})
 
     with pytest.raises(DeltaworksError, match="DAG_RUN_FAILED") as raised:
         run("reprocess", {"from_start": True})
@@ -174,10 +171,12 @@ def test_a_failed_run_returns_its_jobs_error(server: AirflowServer, run: Run) ->
     assert (raised.value.exit_code, raised.value.retryable) == (21, False)
 
 
-@pytest.mark.parametrize("lines", [[], [{"event": 'DELTAWORKS_ERROR {"condition": ***'}], ["a plain line"]])
-def test_a_failed_run_without_a_log_names_the_failed_task(server: AirflowServer, run: Run, lines: list[Any]) -> None:
+@pytest.mark.parametrize("stored", [None, "a text", ["a list"], 3])
+def test_a_failed_run_without_a_stored_error_names_the_failed_task(
+    server: AirflowServer, run: Run, stored: Any
+) -> None:
     steps = [("failed", {"reprocess": "failed"})]
-    server.scripts[REPROCESS] = RunScript(steps=steps, logs={"reprocess": lines} if lines else {})
+    server.scripts[REPROCESS] = RunScript(steps=steps, errors={"reprocess": stored} if stored else {})
 
     with pytest.raises(TransientError, match=r"failed in reprocess\. Next: Its log: http"):
         run("reprocess", {"from_start": True})

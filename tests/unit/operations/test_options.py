@@ -15,6 +15,7 @@ from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import (
     OptionField,
     Options,
+    from_argument,
     option_fields,
     read_options,
     split_names,
@@ -36,7 +37,7 @@ def parsed(declared: Operation, arguments: list[str]) -> Options:
     """Returns the options that the operation's job parses from its arguments."""
     words = vars(build_parser(declared).parse_args([f"--{declared.scope}", "subject", *arguments]))
     assert words.pop(declared.scope) == "subject"
-    return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})
+    return read_options(declared.options_model(), from_argument(words["options"]))
 
 
 def required_values(declared: Operation) -> dict[str, Any]:
@@ -54,12 +55,73 @@ def test_options_survive_a_round_trip_through_job_arguments() -> None:
     assert failures(check_round_trip, OPERATIONS) == {}
 
 
+#: Texts that argument parsers, launchers or shells read as syntax, and those that look like another value.
+SYNTAX = st.sampled_from(
+    [
+        *("--", "-", "--options", "--pipeline=other", "--no-dry-run", "-h", "@file", "=", "a=b", "a b", "%"),
+        *("'", '"', "\\", "$(x)", "`x`", "{{PWD}}", "}}", "{", "\n", "\u2028", "\x00", "é", "\ud800", "*"),
+        *("None", "null", "true", "[]", "{}"),
+    ]
+)
+TEXTS = {
+    f"{declared.name}-{field.name}": (declared, field)
+    for declared, field in EVERY_OPTION.values()
+    if field.kind in ("text", "names") and not field.choices
+}
+
+
+@settings(max_examples=examples(50))
+@given(text=st.lists(SYNTAX, min_size=1, max_size=3).map("".join))
+def check_text_is_data(option: tuple[Operation, OptionField], text: str) -> None:
+    declared, field = option
+    value = (text,) if field.kind == "names" else text
+    try:
+        options = read_options(declared.options_model(), required_values(declared) | {field.name: value})
+    except ConfigError:
+        return
+
+    arguments = to_arguments(options)
+
+    assert parsed(declared, arguments) == options
+    assert len(arguments) <= 1
+    assert all(word.isascii() and word.isprintable() for word in arguments)
+    assert all(braces not in word for word in arguments for braces in ("{{", "}}"))
+    if field.kind == "names":
+        assert getattr(options, field.name), "a name does not become the default, which selects everything"
+
+
+def test_a_text_never_becomes_syntax_of_the_job() -> None:
+    assert failures(check_text_is_data, TEXTS) == {}
+
+
+@pytest.mark.parametrize("names", [",", " ", ", ,", [" "], [""], ["", ","], (",",)])
+def test_a_list_of_no_names_does_not_select_everything(names: Any) -> None:
+    replay = OPERATIONS["replay_quarantine"]
+
+    with pytest.raises(ConfigError, match=r"OPTION_INVALID.*names nothing"):
+        read_options(replay.options_model(), {"event": names})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"dry_run"', "--no-dry-run"])
+def test_only_an_object_is_options(text: str) -> None:
+    with pytest.raises(ConfigError, match="OPTION_INVALID"):
+        from_argument(text)
+
+
+@pytest.mark.parametrize(
+    "words", [["--event=--"], ["--no-dry-run"], ["--"], ["--", "--options={}"], ["--opt={}"], ["x"]]
+)
+def test_a_job_has_no_other_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser(OPERATIONS["replay_quarantine"]).parse_args(["--pipeline", "shop", *words])
+
+
 def check_default_arguments(declared: Operation) -> None:
     required = required_values(declared)
 
-    assert to_arguments(read_options(declared.options_model(), required)) == [
-        f"--{name.replace('_', '-')}={value}" for name, value in required.items()
-    ]
+    arguments = to_arguments(read_options(declared.options_model(), required))
+
+    assert [from_argument(word.removeprefix("--options=")) for word in arguments] == ([required] if required else [])
 
 
 def test_only_values_that_differ_from_the_default_become_arguments() -> None:

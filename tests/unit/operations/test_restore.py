@@ -26,8 +26,12 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
     return harness
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main("restore", ["--pipeline", "shop", *words]) == 0
+def arguments(options: dict[str, Any]) -> list[str]:
+    return ["--pipeline", "shop", f"--options={json.dumps(options)}"]
+
+
+def run(capsys: pytest.CaptureFixture[str], options: dict[str, Any]) -> dict[str, Any]:
+    assert main("restore", arguments(options)) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])[0]
     return result
 
@@ -37,15 +41,16 @@ def test_the_count_is_the_limit_of_the_restore(
     harness: SourceHarness, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As a template fills it in: what was left empty is an empty text.
-    form = [f"--table={table}", "--to-batch=1", "--to-time=", "--to-version=", "--repair=none", "--reason=a mistake"]
-    counted = run(capsys, *form)
+    point = {"to_batch": "1", "to_time": "", "to_version": ""}
+    form = {"table": table, **point, "repair": "none", "reason": "a mistake"}
+    counted = run(capsys, form)
     assert (counted["dry_run"], counted["rows_removed"]) == (True, 4 if table else 14)
     assert len(harness.landed("orders")) == 6
 
-    below = ("--max-rows", str(counted["rows_removed"] - 1), "--no-dry-run")
-    assert main("restore", ["--pipeline", "shop", *form, *below]) == ConfigError.exit_code
+    below = form | {"max_rows": counted["rows_removed"] - 1, "dry_run": False}
+    assert main("restore", arguments(below)) == ConfigError.exit_code
     assert "TOO_LARGE" in capsys.readouterr().out
-    run(capsys, *form, "--max-rows", str(counted["rows_removed"]), "--no-dry-run")
+    run(capsys, form | {"max_rows": counted["rows_removed"], "dry_run": False})
 
     assert {seq for seq, _ in harness.landed("orders")} == {1}
     assert {seq for seq, _ in harness.landed("clicks")} == ({1, 2, 3} if table else {1})

@@ -10,11 +10,12 @@ other tables stays, since those tables would lack it.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.spark.driver_collect import collect_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +74,22 @@ class RereadResult:
     unmatched: int = 0
     still_quarantined: int = 0
     failure: str = ""
+
+    def encode(self) -> str:
+        """Encodes the result of a Spark task as JSON."""
+        return json.dumps({**asdict(self), "released": sorted(self.released)})
+
+    @classmethod
+    def decode(cls, text: str) -> RereadResult:
+        """Parses the output of `encode`."""
+        record = json.loads(text)
+        return cls(
+            files={table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()},
+            records={int(batch): records for batch, records in record.pop("records").items()},
+            missing_keys={int(seq): key for seq, key in record.pop("missing_keys").items()},
+            released={(seq, position) for seq, position in record.pop("released")},
+            **record,
+        )
 
     def add(self, other: RereadResult) -> None:
         """Adds the result of another Spark task."""
@@ -215,16 +233,15 @@ def reread_with_spark(
         for share in slices
     ]
 
-    def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
+    def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[bytes]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
             rereader = Rereader(pipeline, own, opener, evolved=settings.evolved, inputs=settings.inputs)
-            yield asdict(stage_parts(rereader.read_objects(share), rereader, settings.destination))
+            yield stage_parts(rereader.read_objects(share), rereader, settings.destination).encode().encode()
 
     did = RereadResult()
-    for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(task).collect():
-        files = {table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()}
-        did.add(RereadResult(files=files, **record))
+    for encoded in collect_bytes(spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(task)):
+        did.add(RereadResult.decode(encoded.decode()))
     raise_task_failure(did, spec)
     return did
 

@@ -1,8 +1,13 @@
-"""Collects small Spark results in the driver, so that Python can write them faster than Spark."""
+"""Collects small Spark results in the driver.
+
+Results of Python workers are collected as bytes or JSON. By default Spark pickles them, and unpickling runs code that a
+worker has chosen. Workers parse data of producers; the driver has the keys of the lake.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -11,10 +16,24 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, is_absolute_path, parse_schema_string
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame
 
 #: Maximum number of rows collected in the driver. Spark's tasks write larger results.
 MAX_COLLECTED_ROWS: Final = 200_000
+
+
+def collect_bytes(results: RDD[bytes]) -> list[bytes]:
+    """Collects the bytes that Python workers return, without unpickling them."""
+    from pyspark.serializers import NoOpSerializer
+
+    collected: list[bytes] = results._reserialize(NoOpSerializer()).collect()
+    return collected
+
+
+def collect_json(results: RDD[Any]) -> list[Any]:
+    """Collects the plain JSON values that Python workers return: tuples become lists, keys of objects texts."""
+    return [json.loads(text) for text in collect_bytes(results.map(lambda value: json.dumps(value).encode()))]
 
 
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import PERSON_VARIABLE, system_user
 from deltaworks.control.records.approval import Approval, NamespaceApprovals
@@ -164,12 +166,15 @@ def test_more_than_ten_subjects_need_an_approval_of_just_these_options(environme
         run="manual__1",
         requested_by="eve",
         requested_at="2026-11-20T00:00:00+00:00",
+        run_started_at="2026-11-20T00:00:00+00:00",
+        try_number=1,
+        answer_by=(utc_now() + timedelta(hours=10)).isoformat(),
         question_text="",
         options=options.model_dump(mode="json", exclude={"dry_run"}),
         bounds={},
     )
     approvals.record_question(question)
-    approvals.record_answer("reveal", "manual__1", approver_id="2", approved_by="dan")
+    approvals.record_answer("reveal", "manual__1", approver_id="2", approved_by="dan", at=utc_now())
 
     with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
         reveal(context, options.model_copy(update={"reason": "another", "approval": "manual__1"}))

@@ -10,14 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
+from deltaworks.recovery.reprocess.reread import Rereader, RereadResult, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files import WrittenFile
 from deltaworks.testing import declare_table
 
 ORDER = {"name": "order", "time": 1, "params": {"amount": 1, "level": 2}}
@@ -131,3 +134,35 @@ def test_a_row_in_quarantine_that_fits_all_its_tables_now_leaves_it(spec: Pipeli
     assert ("events", 1, 1) not in landed(found)  # still a misfit
     assert rereader.result.released == {(2, 0)}
     assert (rereader.result.still_quarantined, rereader.result.unmatched) == (0, 1)
+
+
+TEXTS = st.text(st.characters(codec=None), max_size=5)
+NUMBERS = st.integers(0, 2**62)
+WRITTEN = st.builds(
+    WrittenFile,
+    path=TEXTS,
+    size=NUMBERS,
+    rows=NUMBERS,
+    partition=st.dictionaries(TEXTS, st.none() | TEXTS),
+    stats=TEXTS,
+)
+
+
+@given(
+    result=st.builds(
+        RereadResult,
+        files=st.dictionaries(TEXTS, st.lists(WRITTEN, max_size=2), max_size=2),
+        rows=st.dictionaries(TEXTS, NUMBERS),
+        records=st.dictionaries(NUMBERS, NUMBERS),
+        missing_keys=st.dictionaries(NUMBERS, TEXTS),
+        released=st.sets(st.tuples(NUMBERS, NUMBERS)),
+        unmatched=NUMBERS,
+        still_quarantined=NUMBERS,
+        failure=TEXTS,
+    )
+)
+def test_the_result_of_a_task_survives_its_way_to_the_driver_as_json(result: RereadResult) -> None:
+    text = result.encode()
+
+    assert RereadResult.decode(text) == result
+    assert text.isascii()
