@@ -278,6 +278,12 @@ class AirflowApi(AirflowRequests):
                 return json.loads(value)
         return value
 
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> tuple[str, ...]:
+        """Returns the lines of a task's log; empty if there is no readable log."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
+        answer = self._request("GET", path, params={"full_content": True}, missing_ok=True) or {"content": []}
+        return tuple(str(line["event"] if isinstance(line, dict) else line) for line in answer["content"])
+
     def wait_for_run(self, dag_id: str, run_id: str, *, timeout_seconds: float, poll_seconds: float = 2.0) -> DagRun:
         """Waits until a run has ended and returns it. A failed run raises no error.
 
