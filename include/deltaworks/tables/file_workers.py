@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
+from deltaworks.tables.files import open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, is_absolute_path, row_count, stats_of, total_rows
 from deltaworks.tables.spark.driver_collect import collect_json
@@ -92,7 +92,7 @@ def stored_rows(table: TableFolder, path: str) -> int | None:
         return None
     try:
         with table.lake.filesystem.open_input_file(f"{table.root}/{path}") as source:
-            return int(pq.read_metadata(source).num_rows)
+            return int(open_parquet(source).metadata.num_rows)
     except (FileNotFoundError, pa.ArrowException):
         return None
 
