@@ -22,7 +22,7 @@ from deltaworks.console.table_reads import release_while_waiting
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.project_folder import declaration_files, project_root
+from deltaworks.specs.project_folder import declaration_state, project_root
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -288,7 +288,7 @@ class CatalogCache:
             self._lock.release()
 
     def _reload(self) -> Catalog:
-        state = declaration_files(project_root())
+        state = declaration_state(project_root())
         if self._catalog is None or state != self._files:
             try:
                 self._catalog, self._files = self._read(), state

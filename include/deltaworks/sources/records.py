@@ -39,6 +39,15 @@ def record_seq(partition: int, ordinal: int) -> int:
     return partition << ORDINAL_BITS | ordinal
 
 
+def record_time(micros: int) -> str:
+    """Returns the time of a record, in microseconds since 1970, as ISO 8601.
+
+    A time outside the years 1 to 9999 is given as the year 1. No column of a time accepts that year, so a row whose
+    column reads the time is rejected as out of range.
+    """
+    return micros_to_iso(micros if EARLIEST_US <= micros <= LATEST_US else EARLIEST_US)
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record that a task has read. `arrived_at_us` is when the stream accepted it, in epoch microseconds; 0 if

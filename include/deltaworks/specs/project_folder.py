@@ -7,7 +7,6 @@ need no exported variables. Other environments can use one too: DELTAWORKS_HOME 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -23,8 +22,10 @@ def project_root() -> Path:
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
 
 
-def declaration_files(root: Path) -> frozenset[tuple[str, int, int]]:
-    """Returns all declaration files of a project, each with its modification time and size."""
+def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns all declaration files of a project, each with its modification time and size. The result is equal as long
+    as none has changed.
+    """
     files = set()
     for folder in _DECLARATION_FOLDERS:
         for path in (root / "include" / folder).rglob("*"):
@@ -66,13 +67,3 @@ def load_settings(path: Path) -> None:
     for key, value in read_settings(path).items():
         if key != "PATH" and not key.startswith("PYTHON"):
             os.environ[key] = value
-
-
-def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
-    """Returns name, time and size of every declaration of a project. It is equal as long as none has changed."""
-    files = set()
-    for path in (root / "include").glob("*/**/*.yaml"):
-        with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()
-            files.add((str(path), stat.st_mtime_ns, stat.st_size))
-    return frozenset(files)

@@ -97,7 +97,10 @@ class Lake:
         names = [name for name in self.objects.list(f"{key}/_delta_log/") if _COMMIT.search(name)]
         for name in sorted(names, reverse=True):
             stored = self.objects.get(name)
-            yield [json.loads(line) for line in stored.data.splitlines() if line.strip()] if stored else []
+            try:
+                yield [json.loads(line) for line in stored.data.splitlines() if line.strip()] if stored else []
+            except ValueError:  # a damaged commit says nothing about features; its own error is raised
+                return
 
     def ensure(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.dag_processing.bundles.local import LocalDagBundle
 
-from deltaworks.specs.project_folder import declaration_files, project_root
+from deltaworks.specs.project_folder import declaration_state, project_root
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ class DeclarationsBundle(LocalDagBundle):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._declarations = declaration_files(project_root())
+        self._declarations = declaration_state(project_root())
 
     def refresh(self) -> None:
         """Marks the DAG files as changed if a declaration has changed since the last call."""
-        declarations = declaration_files(project_root())
+        declarations = declaration_state(project_root())
         if declarations == self._declarations:
             return
         self._declarations = declarations

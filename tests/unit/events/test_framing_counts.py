@@ -87,7 +87,7 @@ CASES: Mapping[str, tuple[dict[str, Any], list[bytes]]] = {
     "tsv": (
         {"tsv": {"columns": ["tag", "n"]}},
         [
-            b"#Version: 1.0\n#Fields: tag n\n#go\t1\n\n#\n#nothing\tx\n\t3\n",
+            b"#Version: 1.0\n#Fields: tag n\n#go\t1\n\n#\n# alone\n#nothing\tx\n\t3\n",
             b"#Software: x\r\n#version: 2\r\n#\t1\r\n\t\r\n#Field: a\tb\r\n#Fields\t3\r\n",
             b"#Start-Date: x\n#End-Date: x\n#Date: x\n#Remark: #\n# 1\t1\n \n# 2\n# 3\n# 4\t3",
         ],

@@ -222,6 +222,9 @@ class FieldLineFramer:
             # A line of empty fields is not blank.
             if not text.strip() and "\t" not in text:
                 continue
+            # Anonymised logs have a single `#` instead of a directive. It is a value where a line has one field.
+            if text.strip() == "#" and "\t" not in text and len(names or ()) != 1:
+                continue
             directive = _DIRECTIVE.match(text)
             if directive is None or len(text) > budget.max_event_bytes:
                 if names is None:

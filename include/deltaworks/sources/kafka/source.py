@@ -39,7 +39,7 @@ from deltaworks.sources.kafka.offsets import (
     unread_offsets,
 )
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
-from deltaworks.sources.records import Record, decode_text, record_payload, unreadable_payload
+from deltaworks.sources.records import Record, decode_text, record_payload, record_time, unreadable_payload
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -245,7 +245,7 @@ class KafkaReader:
                 "key": decode_text(key),
                 "headers": {header["key"]: decode_text(header["value"]) for header in headers or ()},
                 "tombstone": value is None,
-                "timestamp": None if arrived_us is None else micros_to_iso(arrived_us),
+                "timestamp": None if arrived_us is None else record_time(arrived_us),
             }
             for topic, partition, offset, key, headers, value, arrived_us in rows
         ]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from deltaworks.control import paths
-from deltaworks.control.clock import micros_to_iso, utc_now
+from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
@@ -39,7 +39,7 @@ from deltaworks.sources.kinesis.shards import row_seq, shard_number
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, ShardNotFound
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
-from deltaworks.sources.records import Record, lost_records_payload, record_payload
+from deltaworks.sources.records import Record, lost_records_payload, record_payload, record_time
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -150,7 +150,7 @@ class KinesisReader:
                 record = None
                 if self.with_fields:
                     fields = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
-                    record = {**fields, "timestamp": micros_to_iso(oldest_at)}
+                    record = {**fields, "timestamp": record_time(oldest_at)}
                 payload = record_payload(
                     row_seq(shard, ordinal),
                     f"{self.stream}/{shard}/{number}",

@@ -99,7 +99,7 @@ def test_parquet_values_are_read_and_a_damaged_object_is_rejected() -> None:
     query = Query(columns, form="parquet")
     (row,) = query.rows(data)
     assert (row["big"], row["price"], row["at"], row["day"]) == (2**63, Decimal("4.90"), at, date(2026, 1, 31))
-    assert (row["tags"], row["inner"], row["raw"]) == ([("a", 1)], [{"k": True}], "x")
+    assert (row["tags"], row["inner"], row["raw"]) == ([("a", 1)], [{"k": True}], "78")
     assert query.rejected == []
     assert query.rows(b"PAR1 and no more") == []
     assert [row.reasons[0].code for row in query.rejected] == ["object_unreadable"]
