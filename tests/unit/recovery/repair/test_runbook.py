@@ -273,7 +273,10 @@ def test_objects_that_are_gone_too_are_named_and_given_up_only_when_told(stage: 
 
 
 def test_a_table_that_is_there_is_not_had_again(stage: SourceHarness) -> None:
-    refused = CliRunner().invoke(app, ["recover", "table", "shop", "orders"])
+    counted = CliRunner().invoke(app, ["recover", "table", "shop", "orders"])
+    assert counted.exit_code == 0, counted.output
+    assert "shop.orders exists" in counted.output
 
+    refused = CliRunner().invoke(app, ["recover", "table", "shop", "orders", "--no-dry-run"])
     assert isinstance(refused.exception, DeltaworksError)
     assert refused.exception.condition == "TABLE_NOT_DROPPED"
