@@ -61,7 +61,7 @@ def test_maintenance_takes_its_write_turn(harness: KeyedHarness, catalog: Catalo
 
 
 def test_it_is_not_restored_separately(harness: KeyedHarness) -> None:
-    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
+    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow"):
         reject_mutable(harness.spec, LATEST)
 
 

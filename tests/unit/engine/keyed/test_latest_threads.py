@@ -195,7 +195,7 @@ def test_it_follows_bronze_and_is_neither_restored_nor_recreated_separately(
     latest: LatestHarness, catalog: Catalog
 ) -> None:
     assert NOW not in declared_tables(latest.spec)
-    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
+    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow"):
         reject_mutable(latest.spec, NOW)
     next((latest.root / paths.table("market", NOW)).glob("*.parquet")).unlink()
     (damage,) = check_pipeline(catalog, "market", table=NOW)
