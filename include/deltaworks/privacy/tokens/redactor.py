@@ -106,7 +106,6 @@ def _has_phone(text: str) -> bool:
     )
 
 
-@lru_cache(maxsize=65_536)
 def truncate_ip(address: str) -> str | None:
     """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
@@ -114,7 +113,16 @@ def truncate_ip(address: str) -> str | None:
     keeps 40 bits. In a comma-separated list, as proxies write it, only the first entry is used. Returns None if the
     text is no address.
     """
-    first = address.split(",", 1)[0].strip().strip("[]").partition("%")[0]
+    first = address.partition(",")[0].strip().strip("[]").partition("%")[0]
+    return _truncate_single(first) if len(first) <= _MAX_ADDRESS_LENGTH else None
+
+
+#: No notation of an address is longer; the texts are chosen by clients and are keys of a cache.
+_MAX_ADDRESS_LENGTH: Final = 64
+
+
+@lru_cache(maxsize=65_536)
+def _truncate_single(first: str) -> str | None:
     try:
         parsed: IPv4Address | IPv6Address = ip_address(first)
     except ValueError:
