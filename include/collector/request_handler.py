@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from collector.admission import KeyRegistry, SourceKey, client_address, cors_headers
+from collector.admission import Bounds, KeyRegistry, SourceKey, client_address, cors_headers
 from collector.bodies import (
     ENCODINGS,
+    MAX_EVENTS,
     RequestBody,
     TooLargeError,
     decode_text,
@@ -80,6 +81,11 @@ class AcceptedEvents(NamedTuple):
         """All entries to write: the sealed frame, if any, then the events."""
         return self.entries if self.sealed is None else [self.sealed, *self.entries]
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all entries."""
+        return sum([len(part) for entry in self.submission for part in entry.parts])
+
 
 class RequestHandler:
     """Admits requests and parses their events. Not thread-safe.
@@ -101,8 +107,10 @@ class RequestHandler:
         rejection_reason: Callable[[], str | None] = lambda: None,
         redactions: Mapping[str, SourceRedaction] | None = None,
         clock: Callable[[], float] = time.time,
+        bounds: Bounds | None = None,
     ) -> None:
         self.spec = spec
+        self._bounds = bounds or Bounds()
         self.keys = KeyRegistry(spec, clock=clock)
         self._collector_id = collector_id
         self._source_numbers = source_numbers
@@ -146,16 +154,21 @@ class RequestHandler:
         return "too_large" if length.isdigit() and int(length) > self.spec.limits.max_body_bytes else None
 
     def read_events(self, request: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
-        """Parses the events of a body; returns a rejection if that is not possible."""
-        head, request_id = request.head, request.request_id
-        if len(body) > self.spec.limits.max_body_bytes:
+        """Parses the events of a body; returns a rejection if that is not possible.
+
+        A body without a valid key in the request's head is small, because parsing it may show that it has none.
+        """
+        head, request_id, key, bounds = request.head, request.request_id, request.key, self._bounds
+        max_bytes, max_events = self.spec.limits.max_body_bytes, MAX_EVENTS
+        if key is None:
+            max_bytes, max_events = min(max_bytes, bounds.keyless_bytes), min(max_events, bounds.keyless_events)
+        if len(body) > max_bytes:
             return reject("too_large", request_id)
         try:
-            content = inflate_body(body, request.encoding, max_bytes=self.spec.limits.max_body_bytes)
-            sent = _parse_body(request, decode_text(content))
+            content = inflate_body(body, request.encoding, max_bytes=max_bytes, max_members=bounds.gzip_members)
+            sent = _parse_body(request, decode_text(content), max_events)
         except TooLargeError:
             return reject("too_large", request_id)
-        key = request.key
         if key is None:
             key = self.keys.find_key(sent.write_key) if sent.write_key else None
             if key is None:
@@ -164,7 +177,10 @@ class RequestHandler:
                 return response
         if key.rate_limit is not None:
             key.rate_limit.consume(len(sent.events))
-        return self._stamp(sent, key, head, request_id)
+        try:
+            return self._stamp(sent, key, head, request_id, max_bytes=max_bytes * bounds.growth_factor)
+        except TooLargeError:
+            return reject("too_large", request_id)
 
     def _check_origin_and_rate(self, head: RequestHead, key: SourceKey, request_id: str) -> Response | None:
         origin = head.headers.get(b"origin")
@@ -175,7 +191,7 @@ class RequestHandler:
         return None
 
     def _stamp(
-        self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str
+        self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str, *, max_bytes: int
     ) -> AcceptedEvents | Response:
         address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
         arrival = RequestOrigin(
@@ -190,7 +206,7 @@ class RequestHandler:
         source_number = self._source_numbers[key.source]
         rules = self._rules[key.source]
         redaction = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
-        stamped = stamp_events(sent, arrival, rules, redaction)
+        stamped = stamp_events(sent, arrival, rules, redaction, max_bytes=max_bytes)
         entries = [Entry(source_number, parts) for parts in stamped if parts is not None]
         verdicts: dict[int, str] = {}
         malformed_count = 0
@@ -225,13 +241,13 @@ class RequestHandler:
         return Response(response.status, response.body, headers, response.code)
 
 
-def _parse_body(request: AdmittedRequest, text: str) -> RequestBody:
+def _parse_body(request: AdmittedRequest, text: str, max_events: int) -> RequestBody:
     if request.body_form == "batch":
-        return parse_batch(text)
+        return parse_batch(text, max_events=max_events)
     if request.body_form == "single":
         return parse_single(text)
     kind = request.head.headers.get(b"content-type", b"").lower()
-    return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES))
+    return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES), max_events=max_events)
 
 
 def new_request_id() -> str:

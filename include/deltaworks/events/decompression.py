@@ -20,7 +20,7 @@ _MAGIC_PATTERNS = {
 }
 #: Output bytes per step. Bounded because input can expand a thousandfold.
 _PIECE_BYTES = 8 << 20
-#: Input bytes per step. A decoder copies the input after a member's end, so a member of a few bytes must cost a few bytes.
+#: Input bytes per step. A decoder copies the input after a member's end, so a short member must cost a few bytes.
 _FIRST_WINDOW_BYTES, _WINDOW_BYTES = 512, 64 << 10
 #: Members of an object. Senders that compress each record write thousands.
 MAX_MEMBERS = 200_000
