@@ -54,7 +54,7 @@ class Bounds:
     Attributes:
         head_bytes, headers: size and number of headers of a request; above, 431.
         framing_factor: bytes of chunk sizes, extensions and trailers, relative to the body.
-        requests_ahead: requests that a connection may send before it is answered.
+        requests_ahead: requests that a connection may send before it is answered, or behind one in a packet.
         keyless_bytes, keyless_events: limits of a request without a valid key in its head, as its body may hold none.
         growth_factor: how often its limit a request may become once its events have their context and stamp.
         gzip_members: members of a compressed body; SDKs send one.

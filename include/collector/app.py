@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 import orjson
 
 from collector.admission import ByteReservation, cors_headers
+from collector.bodies import Steps
 from collector.metrics import Metrics
 from collector.request_handler import AcceptedEvents, AdmittedRequest, RequestHandler, RequestHead, request_ids
 from collector.responses import CLOSE_HEADER, JSON_CONTENT_TYPE, Response, reject
@@ -28,6 +32,15 @@ class ServerState(Enum):
     CLOSED = "closed"
 
 
+class _Job(NamedTuple):
+    """A request whose events are being read."""
+
+    request: AdmittedRequest
+    reservation: ByteReservation
+    reply: Callable[[Response], None]
+    steps: Steps[AcceptedEvents | Response]
+
+
 class CollectorApp:
     """The application of a front (`collector.connections`)."""
 
@@ -37,6 +50,8 @@ class CollectorApp:
         self._handler = handler
         self._writer = writer
         self._new_id = request_ids()
+        #: Requests of many events, in progress.
+        self._jobs: deque[_Job] = deque()
 
     def begin(self, head: RequestHead) -> AdmittedRequest | Response:
         """Returns the admitted request, whose body is read; otherwise its response."""
@@ -64,19 +79,46 @@ class CollectorApp:
             reply: called once with the response: immediately if the request is rejected, otherwise when its events are
                 durable.
         """
+        job = _Job(request, reservation, reply, self._handler.read_in_steps(request, body))
+        if self._advance(job):
+            return
+        if not self._jobs:
+            asyncio.get_running_loop().call_soon(self._advance_next)
+        self._jobs.append(job)
+
+    def _advance_next(self) -> None:
+        """Does one step of one request, so that requests of few events wait for one step only."""
+        job = self._jobs.popleft()
+        if not self._advance(job):
+            self._jobs.append(job)
+        if self._jobs:
+            asyncio.get_running_loop().call_soon(self._advance_next)
+
+    def _advance(self, job: _Job) -> bool:
+        """Does the next step of a request; returns whether it was the last one."""
+        request = job.request
         try:
-            response = self._submit(request, body, reservation, reply)
+            try:
+                next(job.steps)
+            except StopIteration as end:
+                response = self._submit(end.value, request, job.reservation, job.reply)
+            else:
+                return False
         except Exception:  # an error rejects only this request, which the client retries
             log.exception("a request failed")
             response = reject("internal", request.request_id)
         if response is not None:
-            reply(self._finalize(request.head, response))
+            job.reply(self._finalize(request.head, response))
+        return True
 
     def _submit(
-        self, request: AdmittedRequest, body: bytes, reservation: ByteReservation, reply: Callable[[Response], None]
+        self,
+        accepted: AcceptedEvents | Response,
+        request: AdmittedRequest,
+        reservation: ByteReservation,
+        reply: Callable[[Response], None],
     ) -> Response | None:
-        """Submits the events of a body; returns the response if there are none."""
-        accepted = self._handler.read_events(request, body)
+        """Submits the events of a request; returns the response if there are none."""
         if isinstance(accepted, Response):
             return accepted
         if not accepted.entries:  # redaction dropped all events

@@ -11,9 +11,9 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import zstandard
 
@@ -41,6 +41,22 @@ _decoder: Any = json.JSONDecoder(parse_constant=_reject_constant)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 #: Exceptions of the scanner for invalid or too deeply nested values.
 _SCAN_ERRORS = (ValueError, StopIteration, RecursionError)
+
+
+_T = TypeVar("_T")
+#: Work in steps, between which other requests are handled; returns its result.
+Steps = Generator[None, None, _T]
+#: Events per step, which take a few milliseconds.
+EVENTS_PER_STEP: Final = 128
+
+
+def run_steps(steps: Steps[_T]) -> _T:
+    """Runs all steps and returns the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 class TooLargeError(Exception):
@@ -156,8 +172,8 @@ def parse_single(text: str) -> RequestBody:
     return RequestBody([event], None, value.get("sentAt"), _optional_text(value.get("writeKey")))
 
 
-def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -> RequestBody:
-    """Parses a body that is an event, an array of events, or events on lines.
+def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -> Steps[RequestBody]:
+    """Parses a body that is an event, an array of events, or events on lines, in steps.
 
     Args:
         json_lines: every line is an event, regardless of its content. Otherwise a body of several values is also parsed
@@ -169,28 +185,33 @@ def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -
             return RequestBody([event], None, None, _optional_text(event.value.get("writeKey")))
         start = _SPACE.match(text).end()  # type: ignore[union-attr]
         if text.startswith("[", start):
-            return _parse_array(text, start, max_events)
+            return (yield from _parse_array(text, start, max_events))
         if "\n" not in text.strip():
             return RequestBody([event])
     texts = [line for line in _LINE_END.split(text) if line.strip()]
     if len(texts) > max_events:
         raise TooLargeError
-    events = [_parse_event(line) for line in texts]
+    events: list[SentEvent] = []
+    for line in texts:
+        events.append(_parse_event(line))
+        if not len(events) % EVENTS_PER_STEP:
+            yield
     keys = (_optional_text(event.value.get("writeKey")) for event in events if event.value is not None)
     return RequestBody(events or [SentEvent(text, None)], None, None, next((key for key in keys if key), None))
 
 
-def _parse_array(text: str, start: int, max_events: int) -> RequestBody:
+def _parse_array(text: str, start: int, max_events: int) -> Steps[RequestBody]:
     body, elements = RequestBody(), _ArrayReader(text, start, max_events)
-    body.events = elements.read()
+    body.events = yield from elements.read()
     rest = text[elements.end :].strip()
     if rest:
         body.events.append(SentEvent(rest, None))
     return body
 
 
-def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> RequestBody:
-    """Parses a body with `batch`, `context`, `sentAt` and `writeKey`, as SDKs of Segment and RudderStack send it.
+def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> Steps[RequestBody]:
+    """Parses a body with `batch`, `context`, `sentAt` and `writeKey`, as SDKs of Segment and RudderStack send it, in
+    steps.
 
     A malformed tail becomes one unreadable event; the events before it are parsed.
     """
@@ -201,7 +222,7 @@ def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> RequestBody:
             at = start
             if name == "batch" and text.startswith("[", start):
                 elements = _ArrayReader(text, start, max_events)
-                body.events, has_batch = elements.read(), True
+                body.events, has_batch = (yield from elements.read()), True
                 members.at = at = elements.end
                 continue
             value, members.at = _scan(text, start)
@@ -261,8 +282,8 @@ class _ArrayReader:
         self.end = start + 1
         self._tokens = _MAX_RECOVERY_TOKENS
 
-    def read(self) -> list[SentEvent]:
-        text, events = self._text, []
+    def read(self) -> Steps[list[SentEvent]]:
+        text, events = self._text, list[SentEvent]()
         at = _skip_space(text, self.end)
         while at < len(text) and text[at] != "]":
             try:
@@ -278,6 +299,8 @@ class _ArrayReader:
             events.append(SentEvent(text[at:end], value if type(value) is dict else None))
             if len(events) > self._max_events:
                 raise TooLargeError
+            if not len(events) % EVENTS_PER_STEP:
+                yield
             at = _skip_space(text, after + 1) if text.startswith(",", after) else after
         self.end = min(at + 1, len(text))
         return events

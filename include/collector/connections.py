@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         self._rest: asyncio.TimerHandle | None = None
         self._idle_since = self._last_data_at = self._wrote_at = front.clock()
         self._head_since: float | None = None
-        self._discarded_bytes = 0
+        self._discarded_bytes = self._requests_in_read = 0
         self._begin_head()
 
     def _begin_head(self) -> None:
@@ -231,6 +231,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parses data. Ends the connection if it exceeds a bound or is not HTTP/1.1."""
         self._last_data_at = now = self._front.clock()
+        self._requests_in_read = 0
         if self._stops:
             self._discard(len(data))
             return
@@ -389,14 +390,16 @@ class Connection(asyncio.Protocol):
         if request.declared_bytes is not None and request.declared_bytes != request.received_bytes:
             self._refuse_in_parser("request")
         self._request, self._url = None, b""
+        self._requests_in_read += 1
+        if max(len(self._queue), self._requests_in_read - 1) > self._front.bounds.requests_ahead:
+            request.release()
+            self._stops = True
+            self._continue()
+            raise _StopParsing
         if self._answering is None and not self._queue and not self._is_write_paused:
             self._answer(request)
         else:
             self._queue.append(request)
-            if len(self._queue) > self._front.bounds.requests_ahead:
-                self._queue.pop().release()
-                self._stops = True
-                raise _StopParsing
 
     # --- rejections
 

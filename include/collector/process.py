@@ -13,12 +13,14 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import uvloop
 
+from collector.admission import Bounds
 from collector.app import CollectorApp, ServerState
 from collector.connections import Front
 from collector.disk import Disk
@@ -36,6 +38,8 @@ from deltaworks.specs.collector import CollectorSpec
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _BACKLOG = 2048
+#: How long the threads of spool and sinks may keep the event loop waiting.
+_SWITCH_SECONDS = 0.001
 #: Open files other than connections: the spool, sinks, listeners.
 _OTHER_FILES = 256
 #: Concurrent scrapes of metrics, and the time of each.
@@ -76,12 +80,14 @@ class CollectorProcess:
         open_background: BackgroundFactory = no_background,
         redactions: Mapping[str, SourceRedaction] | None = None,
         disk: Disk | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._spec = spec
         self._open_background = open_background
         self._redactions = redactions
         self._path = folder
         self._disk = disk
+        self._bounds = bounds
         self._metrics = Metrics()
         self._error: DeltaworksError | None = None
         self._stopping: asyncio.Event | None = None
@@ -100,6 +106,7 @@ class CollectorProcess:
                 "spool.",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain personal data
+        sys.setswitchinterval(_SWITCH_SECONDS)
         folder = SpoolFolder.acquire(self._path)
         try:
             recovered = recover(folder)
@@ -125,6 +132,7 @@ class CollectorProcess:
             source_numbers=numbers,
             rejection_reason=spool.rejection_reason,
             redactions=self._redactions,
+            bounds=self._bounds,
         )
         self._app = CollectorApp(handler, BatchingWriter(spool, loop), metrics=self._metrics)
         background = self._open_background(self._spec, folder, spool, recovered)
@@ -133,7 +141,8 @@ class CollectorProcess:
         spool.start()
         for service in background:
             service.start()
-        front = Front(self._app, self._spec.limits, trusted_hops=self._spec.listen.trusted_hops)
+        listen = self._spec.listen
+        front = Front(self._app, self._spec.limits, bounds=self._bounds, trusted_hops=listen.trusted_hops)
         front.max_connections = _raise_open_files(front.max_connections)
         listener, metrics_listener = self._listeners()
         housekeeping = loop.create_task(self._run_housekeeping(spool, front))

@@ -18,12 +18,14 @@ from collector.bodies import (
     ENCODINGS,
     MAX_EVENTS,
     RequestBody,
+    Steps,
     TooLargeError,
     decode_text,
     inflate_body,
     parse_batch,
     parse_events,
     parse_single,
+    run_steps,
 )
 from collector.responses import DROPPED_VERDICT, MALFORMED_VERDICT, Response, reject, success
 from collector.segments import FrameKind
@@ -35,6 +37,8 @@ from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
 
+#: A large event counts as several towards the rate of its key.
+_BYTES_PER_EVENT = 4096
 _BATCH_PATHS = ("batch", "b", "import")
 _SINGLE_PATHS = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
 #: The body format of each path.
@@ -154,7 +158,11 @@ class RequestHandler:
         return "too_large" if length.isdigit() and int(length) > self.spec.limits.max_body_bytes else None
 
     def read_events(self, request: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
-        """Parses the events of a body; returns a rejection if that is not possible.
+        """Parses the events of a body; returns a rejection if that is not possible."""
+        return run_steps(self.read_in_steps(request, body))
+
+    def read_in_steps(self, request: AdmittedRequest, body: bytes) -> Steps[AcceptedEvents | Response]:
+        """Does the work of `read_events` in steps, of which a body of few events has one.
 
         A body without a valid key in the request's head is small, because parsing it may show that it has none.
         """
@@ -166,7 +174,7 @@ class RequestHandler:
             return reject("too_large", request_id)
         try:
             content = inflate_body(body, request.encoding, max_bytes=max_bytes, max_members=bounds.gzip_members)
-            sent = _parse_body(request, decode_text(content), max_events)
+            sent = yield from _parse_body(request, decode_text(content), max_events)
         except TooLargeError:
             return reject("too_large", request_id)
         if key is None:
@@ -176,9 +184,9 @@ class RequestHandler:
             if (response := self._check_origin_and_rate(head, key, request_id)) is not None:
                 return response
         if key.rate_limit is not None:
-            key.rate_limit.consume(len(sent.events))
+            key.rate_limit.consume(max(len(sent.events), len(content) // _BYTES_PER_EVENT))
         try:
-            return self._stamp(sent, key, head, request_id, max_bytes=max_bytes * bounds.growth_factor)
+            return (yield from self._stamp(sent, key, head, request_id, max_bytes=max_bytes * bounds.growth_factor))
         except TooLargeError:
             return reject("too_large", request_id)
 
@@ -192,7 +200,7 @@ class RequestHandler:
 
     def _stamp(
         self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str, *, max_bytes: int
-    ) -> AcceptedEvents | Response:
+    ) -> Steps[AcceptedEvents | Response]:
         address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
         arrival = RequestOrigin(
             source=key.source,
@@ -206,7 +214,7 @@ class RequestHandler:
         source_number = self._source_numbers[key.source]
         rules = self._rules[key.source]
         redaction = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
-        stamped = stamp_events(sent, arrival, rules, redaction, max_bytes=max_bytes)
+        stamped = yield from stamp_events(sent, arrival, rules, redaction, max_bytes=max_bytes)
         entries = [Entry(source_number, parts) for parts in stamped if parts is not None]
         verdicts: dict[int, str] = {}
         malformed_count = 0
@@ -241,13 +249,13 @@ class RequestHandler:
         return Response(response.status, response.body, headers, response.code)
 
 
-def _parse_body(request: AdmittedRequest, text: str, max_events: int) -> RequestBody:
+def _parse_body(request: AdmittedRequest, text: str, max_events: int) -> Steps[RequestBody]:
     if request.body_form == "batch":
-        return parse_batch(text, max_events=max_events)
+        return (yield from parse_batch(text, max_events=max_events))
     if request.body_form == "single":
         return parse_single(text)
     kind = request.head.headers.get(b"content-type", b"").lower()
-    return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES), max_events=max_events)
+    return (yield from parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES), max_events=max_events))
 
 
 def new_request_id() -> str:

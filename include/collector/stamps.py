@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from collector.bodies import RequestBody, SentEvent, TooLargeError
+from collector.bodies import EVENTS_PER_STEP, RequestBody, SentEvent, Steps, TooLargeError
 from collector.lossless_json import dump_exactly, dump_json, remove_member
 from deltaworks.errors import DeltaworksError
 
@@ -95,9 +95,9 @@ def stamp_events(
     redaction: RequestRedaction | None = None,
     *,
     max_bytes: int = 1 << 40,
-) -> list[tuple[bytes, ...] | None]:
-    """Returns the events of a request with their stamp, each as text parts between which the event's number is
-    inserted.
+) -> Steps[list[tuple[bytes, ...] | None]]:
+    """Returns, in steps, the events of a request with their stamp, each as text parts between which the event's number
+    is inserted.
 
     An event is None if redaction finds that it must not be stored. An event that cannot be redacted or stamped becomes
     malformed, in `body` too, and does not affect the others.
@@ -113,7 +113,11 @@ def stamp_events(
         copies = sum(event.value is not None and "context" not in event.value for event in body.events)
         if copies * len(body.context) > max_bytes:
             raise TooLargeError
-    times = [_event_time(event.value) for event in body.events]
+    times: list[int | None] = []
+    for event in body.events:
+        times.append(_event_time(event.value))
+        if not len(times) % (4 * EVENTS_PER_STEP):
+            yield
     sent_ms = epoch_ms(body.sent_at)
     skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
     before_time, after_time = _shared_members(sent_ms, skew, arrival)
@@ -126,6 +130,8 @@ def stamp_events(
             if size > max_bytes:
                 raise TooLargeError
         stamped.append(parts)
+        if not len(stamped) % EVENTS_PER_STEP:
+            yield
     return stamped
 
 

@@ -14,18 +14,28 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector import bodies
 from collector.bodies import (
     MAX_EVENTS,
+    RequestBody,
     SentEvent,
     TooLargeError,
     decode_text,
     inflate_body,
-    parse_batch,
-    parse_events,
     parse_single,
+    run_steps,
 )
 from collector.lossless_json import remove_member
 from tests.examples import examples
+
+
+def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> RequestBody:
+    return run_steps(bodies.parse_batch(text, max_events=max_events))
+
+
+def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -> RequestBody:
+    return run_steps(bodies.parse_events(text, json_lines=json_lines, max_events=max_events))
+
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -654,3 +654,21 @@ def test_what_a_request_becomes_is_bounded() -> None:
         small = json.dumps({"context": context, "batch": [{}] * 4_000}).encode()
         assert door.codes(request(small, "Connection: close", path="/v1/batch"))[0][0] == 200
         assert sum(map(len, door.writer.texts)) > 40_000_000
+
+
+def test_a_request_of_many_events_is_read_in_steps_between_those_of_others() -> None:
+    heavy = request(json.dumps({"batch": [{"n": 1}] * 20_000}).encode(), path="/v1/batch")
+    with opened(bounds=Bounds()) as door, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(door.connect()) for _ in range(5)]
+        quick = stack.enter_context(door.connect())
+        for connection in held:
+            connection.sendall(heavy)
+        waits, done = list[float](), 0
+        while not done:
+            began = time.monotonic()
+            quick.sendall(request(b'{"n":2}'))
+            assert answers(quick, 1)[0][0] == 200
+            waits.append(time.monotonic() - began)
+            done = len(door.writer.texts) > 99_000
+        assert [answers(connection, 1)[0][0] for connection in held] == [200] * 5
+    assert len(waits) > 20, "they are answered meanwhile"

@@ -11,7 +11,7 @@ import pytest
 
 from collector import request_handler
 from collector.admission import Bounds
-from collector.bodies import RequestBody
+from collector.bodies import RequestBody, Steps
 from collector.responses import REJECTIONS, reject
 from collector.stamps import stamp_events
 from deltaworks.events.formats.json import Malformed
@@ -117,8 +117,8 @@ def test_one_malformed_event_of_a_hundred_is_quarantined_and_does_not_affect_oth
 
 
 def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropping(sent: RequestBody, *rest: Any, **options: Any) -> list[tuple[bytes, ...] | None]:
-        stamped = stamp_events(sent, *rest, **options)
+    def dropping(sent: RequestBody, *rest: Any, **options: Any) -> Steps[list[tuple[bytes, ...] | None]]:
+        stamped = yield from stamp_events(sent, *rest, **options)
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
     monkeypatch.setattr(request_handler, "stamp_events", dropping)
