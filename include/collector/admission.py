@@ -175,11 +175,12 @@ class KeyRegistry:
     def __init__(self, spec: CollectorSpec, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._by_digest = {
-            key.sha256: SourceKey(
-                name, bytes.fromhex(key.sha256), key, source, TokenBucket(source.rate) if source.rate else None
+            digest: SourceKey(
+                name, bytes.fromhex(digest), key, source, TokenBucket(source.rate) if source.rate else None
             )
             for name, source in spec.sources.items()
             for key in source.keys
+            for digest in [key.digest()]
         }
         self._by_header: dict[bytes, SourceKey] = {}
         self._origins = {origin for source in spec.sources.values() for origin in source.origins}

@@ -172,7 +172,7 @@ class CollectorApp:
             if head.path == "/ready":
                 return self._readiness()
             if head.path.startswith(_SETTINGS_PATH) and head.path.endswith("/settings"):
-                return self._client_settings(head, head.path[len(_SETTINGS_PATH) : -len("/settings")], request_id)
+                return self._client_settings(head.path[len(_SETTINGS_PATH) : -len("/settings")], request_id)
         return self._handler.admit(head, request_id)  # type: ignore[return-value]
 
     def _readiness(self) -> Response:
@@ -188,11 +188,13 @@ class CollectorApp:
             return Response(200, b'{"status":"ready"}', [JSON_CONTENT_TYPE])
         return Response(503, orjson.dumps({"status": "not ready", "code": reason}), [JSON_CONTENT_TYPE], reason)
 
-    def _client_settings(self, head: RequestHead, key: str, request_id: str) -> Response:
+    def _client_settings(self, key: str, request_id: str) -> Response:
         """Returns the settings that analytics.js requests before it sends: the endpoint, without other integrations."""
+        host = self._handler.spec.listen.public_host
+        if host is None:  # the Host header is the client's, and proxies may cache what it says
+            return reject("path", request_id)
         if self._handler.keys.find_key(key) is None:
             return reject("bad_key", request_id)
-        host = head.headers.get(b"host", b"").decode("latin-1")
         content = {
             "integrations": {"Segment.io": {"apiKey": key, "apiHost": f"{host}/v1", "unbundledIntegrations": []}},
             "plan": {"track": {"__default": {"enabled": True, "integrations": {}}}},

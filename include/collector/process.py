@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import resource
@@ -146,6 +147,8 @@ class CollectorProcess:
         front.max_connections = _raise_open_files(front.max_connections)
         listener, metrics_listener = self._listeners()
         housekeeping = loop.create_task(self._run_housekeeping(spool, front))
+        gc.collect()
+        gc.freeze()  # otherwise each collection would look at all modules, and keep requests waiting
         server = await loop.create_server(front.connect, sock=listener, backlog=_BACKLOG)
         metrics_server = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
         addresses = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}

@@ -1,12 +1,12 @@
 """Runs hostile connections beside honest clients: `make hostile MINUTES=10`.
 
-A collector accepts events of honest clients, on a plain source and on one that redacts personal data, first alone and
-then beside a thousand hostile connections of all kinds. Prints each kind and ends with `1 passed, 0 failed` or the
-opposite.
+A collector accepts events of honest clients, on a plain source and on one that redacts personal data, together with a
+thousand hostile connections of all kinds. A second collector on the same machine has the same honest clients alone at
+the same time, so both meet the same load. Prints each kind and ends with `1 passed, 0 failed` or the opposite.
 
-Fails if the 99th percentile of an honest client's response times is more than twice that alone, if an event answered
-with 200 is not in the spool exactly once, if the collector uses more than 512 MB, if a connection lived without
-progress, or if honest requests were rejected.
+Fails if the 99th percentile of an honest client's response times is more than twice that of the second one, if an event
+answered with 200 is not in the spool exactly once, if the collector uses more than 512 MB, if a connection lived
+without progress, or if honest requests were rejected.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ async def honest_phase(port: int, seconds: float, name: str) -> Honest:
 class Outcome:
     """The result of a run."""
 
+    before: Honest
     alone: Honest
     beside: Honest
     crowd: dict[str, Any]
@@ -122,7 +123,7 @@ class Outcome:
             missed.append(f"the p99 of honest clients is {ratio:.2f} times that alone")
         if self.most_bytes > MOST_BYTES:
             missed.append(f"the collector used {self.most_bytes >> 20} MB")
-        answered = self.alone.acknowledged | self.beside.acknowledged | set(self.crowd["acknowledged"])
+        answered = self.before.acknowledged | self.beside.acknowledged | set(self.crowd["acknowledged"])
         lost = sum(not self.spooled[each] for each in answered)
         doubled = sum(self.spooled[each] > 1 for each in answered)
         if lost or doubled or self.spooled["never"]:
@@ -178,23 +179,31 @@ async def run(folder: Path, *, minutes: float, connections: int, seed: int, off:
         return subprocess.Popen(command, env=variables, cwd=PROJECT_ROOT, **pipes)
 
     with ExitStack() as stack:
-        server = stack.enter_context(start("server", "--folder", str(folder), "--off", off))
-        stack.callback(server.kill)
-        assert server.stdout is not None
-        port = int(json.loads(server.stdout.readline().partition(" ")[2])["port"])
+
+        def listen(name: str, *arguments: str) -> tuple[subprocess.Popen[str], int]:
+            server = stack.enter_context(start("server", "--folder", str(folder / name), *arguments))
+            stack.callback(server.kill)
+            assert server.stdout is not None
+            return server, int(json.loads(server.stdout.readline().partition(" ")[2])["port"])
+
+        server, port = listen("attacked", "--off", off)
+        _, second_port = listen("alone")
         memory = Memory(server)
         watching = asyncio.create_task(memory.watch())
-        await honest_phase(port, 3, "warm")
-        alone = await honest_phase(port, max(20.0, minutes * 10), "alone")
+        before = await honest_phase(port, 10, "before")
         arguments = (str(port), "--connections", str(connections), "--seed", str(seed))
         crowd = stack.enter_context(start("kinds", *arguments))
         stack.callback(crowd.kill)
-        beside = await honest_phase(port, max(30.0, minutes * 60), "beside")
+        seconds = max(30.0, minutes * 60)
+        beside, alone = await asyncio.gather(
+            honest_phase(port, seconds, "beside"), honest_phase(second_port, seconds, "alone")
+        )
         printed, _ = await asyncio.to_thread(crowd.communicate)
         watching.cancel()
         server.terminate()
         await asyncio.to_thread(server.wait)
-        return Outcome(alone, beside, json.loads(printed), memory.most_bytes, spooled_ids(folder), connections)
+        spooled = spooled_ids(folder / "attacked")
+        return Outcome(before, alone, beside, json.loads(printed), memory.most_bytes, spooled, connections)
 
 
 def spooled_ids(folder: Path) -> Counter[str]:
@@ -221,7 +230,7 @@ def report(outcome: Outcome, *, seconds: float, seed: int, off: str) -> bool:
         print(f"MISS {missed}")
     machine = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, {platform.machine()}"
     alone, beside = outcome.alone, outcome.beside
-    answered = len(alone.acknowledged | beside.acknowledged), len(outcome.crowd["acknowledged"])
+    answered = len(outcome.before.acknowledged | beside.acknowledged), len(outcome.crowd["acknowledged"])
     print(
         f"HOSTILE {'WITHOUT ' + off if off else 'protected'} | seed {seed} | {seconds / 60:.1f} min | {machine}, load "
         f"{os.getloadavg()[1]:.1f} | {outcome.connections} hostile connections at a time, "

@@ -44,10 +44,12 @@ class FakeWriter:
 class Client:
     """Calls an application as the front does."""
 
-    def __init__(self, writer: FakeWriter | None = None, *, in_flight_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, writer: FakeWriter | None = None, *, in_flight_bytes: int = 1 << 20, listen: dict[str, Any] | None = None
+    ) -> None:
         self.writer = writer or FakeWriter()
         self.in_flight = InFlightBytes(in_flight_bytes)
-        door = RequestHandler(declared(), collector_id="c0", source_numbers={"games": 0})
+        door = RequestHandler(declared(listen=listen or {}), collector_id="c0", source_numbers={"games": 0})
         self.app = CollectorApp(door, self.writer)
 
     def send(
@@ -120,12 +122,13 @@ def test_a_browsers_preflight_is_answered() -> None:
 
 
 def test_settings_need_the_write_key() -> None:
-    client = Client()
+    client = Client(listen={"public_host": "events.example.org"})
 
-    status, _, content = client.send(method="GET", path=f"/v1/projects/{KEY}/settings", host="events.example.org")
+    status, _, content = client.send(method="GET", path=f"/v1/projects/{KEY}/settings", host="evil.example.org")
 
     assert (status, content["integrations"]["Segment.io"]["apiHost"]) == (200, "events.example.org/v1")
     assert client.send(method="GET", path="/v1/projects/other/settings")[0] == 401
+    assert Client().send(method="GET", path=f"/v1/projects/{KEY}/settings", host="evil.example.org")[0] == 404
 
 
 def test_an_internal_error_asks_the_client_to_retry(caplog: pytest.LogCaptureFixture) -> None:
