@@ -30,7 +30,7 @@ from deltaworks.specs.collector import LimitsSpec
 log = logging.getLogger(__name__)
 #: Longer than the timeout of load balancers, which would otherwise send a request to a connection that is being closed.
 KEEP_ALIVE_SECONDS: Final = 75
-#: Data is passed to the parser in pieces, so that a head is checked before megabytes of it are parsed.
+#: Data is passed to the parser in pieces, so that a head is checked before megabytes are parsed.
 _PIECE_BYTES: Final = 16 << 10
 #: Undelivered bytes of responses from which a connection answers no further request.
 _MAX_UNSENT_BYTES: Final = 64 << 10
@@ -282,10 +282,10 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT" or self._parser.get_http_version() != "1.1":
             self._refuse("method" if method == b"CONNECT" else "request")
             return False
-        kept = [(name, value) for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
+        headers = [(name, value) for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         if _CLOSE_TOKEN.search(self._headers.get(b"connection", b"")):
-            kept.append((b"connection", b"close"))
-        lines = [b"%s %s HTTP/1.1" % (method, self._url), *(b"%s: %s" % header for header in kept), b"", b""]
+            headers.append((b"connection", b"close"))
+        lines = [b"%s %s HTTP/1.1" % (method, self._url), *(b"%s: %s" % header for header in headers), b"", b""]
         self._parser = httptools.HttpRequestParser(self)
         return self._feed(b"\r\n".join(lines)) and (not rest or self._feed(rest))
 
