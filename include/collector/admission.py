@@ -87,71 +87,79 @@ class InFlightBytes:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
+        self.in_use = 0
         self._keyless_bytes = 0
         self._by_peer: dict[str, int] = {}
-        self.in_use = 0
 
-    def acquire(self, size_bytes: int, *, total_bytes: int = 0, peer: str = "", has_key: bool = True) -> bool:
-        """Counts bytes; returns False, and counts none, if a limit would be exceeded.
+    def acquire(self, size_bytes: int, *, total_bytes: int, counted_bytes: int, peer: str, has_key: bool) -> bool:
+        """Counts bytes of a large request, or of one without a key; returns False, and counts none, if a limit would be
+        exceeded.
 
         Args:
-            total_bytes: bytes of this request, including these.
+            total_bytes: all bytes of the request.
+            counted_bytes: bytes of the request that its peer is charged with already.
         """
-        in_use = self.in_use + size_bytes
-        if in_use > self._max_bytes:
+        in_use, added = self.in_use + size_bytes, total_bytes - counted_bytes
+        of_peer = self._by_peer.get(peer, 0) + added
+        if in_use > self.max_bytes or (not has_key and self._keyless_bytes + added > self.max_bytes // 8):
             return False
-        if not has_key and self._keyless_bytes + size_bytes > self._max_bytes // 8:
-            return False
-        of_peer = self._by_peer.get(peer, 0) + size_bytes
-        is_large = total_bytes > _SMALL_BYTES
-        if is_large and (in_use > self._max_bytes * 3 // 4 or of_peer > self._max_bytes // 2):
+        if total_bytes > _SMALL_BYTES and (in_use > self.max_bytes * 3 // 4 or of_peer > self.max_bytes // 2):
             return False
         self.in_use = in_use
         self._by_peer[peer] = of_peer
         if not has_key:
-            self._keyless_bytes += size_bytes
+            self._keyless_bytes += added
         return True
 
-    def release(self, size_bytes: int, *, peer: str = "", has_key: bool = True) -> None:
-        """Releases bytes."""
+    def release(self, size_bytes: int, *, counted_bytes: int, peer: str, has_key: bool) -> None:
+        """Releases the bytes of a request."""
         self.in_use -= size_bytes
-        remaining = self._by_peer.get(peer, 0) - size_bytes
+        if not counted_bytes:
+            return
+        remaining = self._by_peer.get(peer, 0) - counted_bytes
         if remaining > 0:
             self._by_peer[peer] = remaining
         else:
             self._by_peer.pop(peer, None)
         if not has_key:
-            self._keyless_bytes -= size_bytes
+            self._keyless_bytes -= counted_bytes
 
 
 class ByteReservation:
     """One request's share of the bytes in flight."""
 
-    __slots__ = ("_has_key", "_in_flight", "_peer", "_reserved")
+    __slots__ = ("_counted", "_has_key", "_in_flight", "_peer", "_reserved")
 
-    def __init__(self, in_flight: InFlightBytes, *, peer: str = "", has_key: bool = True) -> None:
+    def __init__(self, in_flight: InFlightBytes, peer: str = "", has_key: bool = True) -> None:
         self._in_flight = in_flight
         self._peer = peer
         self._has_key = has_key
-        self._reserved = 0
+        self._reserved = self._counted = 0
 
     def grow_to(self, size_bytes: int) -> bool:
         """Grows the reservation to this size; returns False, without a change, if a limit would be exceeded."""
-        additional_bytes = size_bytes - self._reserved
-        if additional_bytes > 0:
-            if not self._in_flight.acquire(
-                additional_bytes, total_bytes=size_bytes, peer=self._peer, has_key=self._has_key
-            ):
+        in_flight, added = self._in_flight, size_bytes - self._reserved
+        if added <= 0:
+            return True
+        if size_bytes <= _SMALL_BYTES and self._has_key:  # only the total limit applies
+            if in_flight.in_use + added > in_flight.max_bytes:
                 return False
-            self._reserved = size_bytes
+            in_flight.in_use += added
+        elif in_flight.acquire(
+            added, total_bytes=size_bytes, counted_bytes=self._counted, peer=self._peer, has_key=self._has_key
+        ):
+            self._counted = size_bytes
+        else:
+            return False
+        self._reserved = size_bytes
         return True
 
     def release(self) -> None:
         """Releases all bytes."""
         if self._reserved:
-            self._in_flight.release(self._reserved, peer=self._peer, has_key=self._has_key)
-            self._reserved = 0
+            self._in_flight.release(self._reserved, counted_bytes=self._counted, peer=self._peer, has_key=self._has_key)
+            self._reserved = self._counted = 0
 
 
 @dataclass(slots=True)

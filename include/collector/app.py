@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import NamedTuple
 
 import orjson
 
@@ -22,6 +21,7 @@ from collector.submissions import DurableWriter, WriteResult
 
 log = logging.getLogger(__name__)
 _SETTINGS_PATH = "/v1/projects/"
+_EventSteps = Steps[AcceptedEvents | Response]
 
 
 class ServerState(Enum):
@@ -30,15 +30,6 @@ class ServerState(Enum):
     RUNNING = "running"
     DRAINING = "leaving"
     CLOSED = "closed"
-
-
-class _Job(NamedTuple):
-    """A request whose events are being read."""
-
-    request: AdmittedRequest
-    reservation: ByteReservation
-    reply: Callable[[Response], None]
-    steps: Steps[AcceptedEvents | Response]
 
 
 class CollectorApp:
@@ -51,7 +42,7 @@ class CollectorApp:
         self._writer = writer
         self._new_id = request_ids()
         #: Requests of many events, in progress.
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[tuple[AdmittedRequest, ByteReservation, Callable[[Response], None], _EventSteps]] = deque()
 
     def begin(self, head: RequestHead) -> AdmittedRequest | Response:
         """Returns the admitted request, whose body is read; otherwise its response."""
@@ -79,36 +70,41 @@ class CollectorApp:
             reply: called once with the response: immediately if the request is rejected, otherwise when its events are
                 durable.
         """
-        job = _Job(request, reservation, reply, self._handler.read_in_steps(request, body))
-        if self._advance(job):
+        steps = self._handler.read_in_steps(request, body)
+        if self._advance(request, reservation, reply, steps):
             return
         if not self._jobs:
             asyncio.get_running_loop().call_soon(self._advance_next)
-        self._jobs.append(job)
+        self._jobs.append((request, reservation, reply, steps))
 
     def _advance_next(self) -> None:
         """Does one step of one request, so that requests of few events wait for one step only."""
         job = self._jobs.popleft()
-        if not self._advance(job):
+        if not self._advance(*job):
             self._jobs.append(job)
         if self._jobs:
             asyncio.get_running_loop().call_soon(self._advance_next)
 
-    def _advance(self, job: _Job) -> bool:
+    def _advance(
+        self,
+        request: AdmittedRequest,
+        reservation: ByteReservation,
+        reply: Callable[[Response], None],
+        steps: _EventSteps,
+    ) -> bool:
         """Does the next step of a request; returns whether it was the last one."""
-        request = job.request
         try:
             try:
-                next(job.steps)
+                next(steps)
             except StopIteration as end:
-                response = self._submit(end.value, request, job.reservation, job.reply)
+                response = self._submit(end.value, request, reservation, reply)
             else:
                 return False
         except Exception:  # an error rejects only this request, which the client retries
             log.exception("a request failed")
             response = reject("internal", request.request_id)
         if response is not None:
-            job.reply(self._finalize(request.head, response))
+            reply(self._finalize(request.head, response))
         return True
 
     def _submit(

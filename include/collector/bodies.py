@@ -72,12 +72,17 @@ class SentEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RequestBody:
-    """The content of a request: events, and batch-level fields (`context` as it was sent)."""
+    """The content of a request: events, and batch-level fields (`context` as it was sent).
+
+    Attributes:
+        stamped_bytes: size of all events with their stamps, once they have them.
+    """
 
     events: list[SentEvent] = field(default_factory=list)
     context: str | None = None
     sent_at: Any = None
     write_key: str | None = None
+    stamped_bytes: int = 0
 
 
 def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int, max_members: int = 1000) -> bytes:
@@ -284,6 +289,7 @@ class _ArrayReader:
 
     def read(self) -> Steps[list[SentEvent]]:
         text, events = self._text, list[SentEvent]()
+        step_end = min(EVENTS_PER_STEP, self._max_events)
         at = _skip_space(text, self.end)
         while at < len(text) and text[at] != "]":
             try:
@@ -297,9 +303,10 @@ class _ArrayReader:
                 value, end = None, self._end_of_malformed(end)
                 after = _skip_space(text, end)
             events.append(SentEvent(text[at:end], value if type(value) is dict else None))
-            if len(events) > self._max_events:
-                raise TooLargeError
-            if not len(events) % EVENTS_PER_STEP:
+            if len(events) > step_end:
+                if len(events) > self._max_events:
+                    raise TooLargeError
+                step_end = min(step_end + EVENTS_PER_STEP, self._max_events)
                 yield
             at = _skip_space(text, after + 1) if text.startswith(",", after) else after
         self.end = min(at + 1, len(text))

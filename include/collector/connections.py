@@ -15,7 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 from urllib.parse import unquote
@@ -71,7 +71,7 @@ class _Request:
     admitted: AdmittedRequest | None = None
     response: Response | None = None
     reservation: ByteReservation | None = None
-    body: bytearray = field(default_factory=bytearray)
+    body: bytes | bytearray = b""
     received_bytes: int = 0
     declared_bytes: int | None = None
     waits_for_continue: bool = False
@@ -79,7 +79,7 @@ class _Request:
 
     def release(self) -> None:
         """Releases the bytes of its body."""
-        self.body = bytearray()
+        self.body = b""
         if self.reservation is not None:
             self.reservation.release()
 
@@ -345,8 +345,10 @@ class Connection(asyncio.Protocol):
         request.admitted = begun
         if (request.declared_bytes or 0) > self._max_bytes(request):
             self._refuse_in_parser("too_large")
-        peer = client_address(self._peer, headers, trusted_hops=front.trusted_hops)
-        request.reservation = ByteReservation(front.in_flight, peer=peer, has_key=begun.key is not None)
+        peer, hops = self._peer, front.trusted_hops
+        if hops:
+            peer = client_address(peer, headers, trusted_hops=hops)
+        request.reservation = ByteReservation(front.in_flight, peer, begun.key is not None)
 
     def _request_head(self, method: str) -> RequestHead:
         if self._url == b"*":
@@ -380,7 +382,12 @@ class Connection(asyncio.Protocol):
             request.response = self._front.app.rejection("busy", request.head)
             request.release()
             return
-        request.body += data
+        if not request.body:
+            request.body = data
+        elif isinstance(request.body, bytearray):
+            request.body += data
+        else:
+            request.body = bytearray(request.body + data)
 
     def on_message_complete(self) -> None:
         """Answers the request, or queues it if an earlier one is unanswered."""
@@ -437,7 +444,7 @@ class Connection(asyncio.Protocol):
         elif request.admitted is None or request.reservation is None:
             raise TypeError("a request without a response is admitted")
         else:
-            body, request.body = bytes(request.body), bytearray()
+            body, request.body = bytes(request.body), b""
             request.started_at = self._front.clock()
             self._front.app.complete(request.admitted, body, request.reservation, partial(self._respond, request))
 
@@ -469,8 +476,13 @@ class Connection(asyncio.Protocol):
             self._answer(self._queue.popleft())
         elif self._stops:
             self._close(lingers=True)
-        elif self._rest is None:
-            self._resume_reading()
+        elif self._is_reading_paused:
+            if self._rest is None:
+                self._resume_reading()
+        elif self._request is None and self._head_since is None:
+            self._front.idle[self] = None
+        else:
+            self._ask_for_body()
 
     def _after_read(self) -> None:
         """Pauses reading while requests wait for responses; otherwise asks for an awaited body."""
@@ -480,9 +492,8 @@ class Connection(asyncio.Protocol):
         if self._rest is not None or ((self._answering is not None or self._is_write_paused) and is_ahead):
             self._pause_reading()
             return
-        self._ask_for_body()
-        if not is_ahead and self._answering is None:
-            self._front.idle[self] = None
+        if self._request is not None:
+            self._ask_for_body()
 
     def _ask_for_body(self) -> None:
         request = self._request
@@ -497,14 +508,13 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._is_reading_paused:
-            self._is_reading_paused = False
-            now = self._front.clock()
-            if self._request is not None:  # its time did not run while it was not read
-                self._request.started_at = now
-            if self._head_since is not None:
-                self._head_since = now
-            self._transport.resume_reading()
+        self._is_reading_paused = False
+        now = self._front.clock()
+        if self._request is not None:  # its time did not run while it was not read
+            self._request.started_at = now
+        if self._head_since is not None:
+            self._head_since = now
+        self._transport.resume_reading()
         self._ask_for_body()
         if self._request is None and self._head_since is None:
             self._front.idle[self] = None

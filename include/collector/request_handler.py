@@ -72,23 +72,19 @@ class AdmittedRequest(NamedTuple):
 
 
 class AcceptedEvents(NamedTuple):
-    """The events of a request, to be made durable before the response is sent."""
+    """The events of a request, to be made durable before the response is sent. `size_bytes` is the size of all."""
 
     entries: list[Entry]
     response: Response
     source: str
     malformed_count: int
+    size_bytes: int
     sealed: Entry | None = None
 
     @property
     def submission(self) -> list[Entry]:
         """All entries to write: the sealed frame, if any, then the events."""
         return self.entries if self.sealed is None else [self.sealed, *self.entries]
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all entries."""
-        return sum([len(part) for entry in self.submission for part in entry.parts])
 
 
 class RequestHandler:
@@ -228,7 +224,8 @@ class RequestHandler:
         if isinstance(sealed, Response):
             return sealed
         response = success(len(stamped), verdicts, malformed_count=malformed_count)
-        return AcceptedEvents(entries, response, key.source, malformed_count, sealed)
+        size_bytes = sent.stamped_bytes + (0 if sealed is None else len(sealed.parts[0]))
+        return AcceptedEvents(entries, response, key.source, malformed_count, size_bytes, sealed)
 
     @staticmethod
     def _seal(redaction: RequestRedaction, source_number: int, request_id: str) -> Entry | Response | None:

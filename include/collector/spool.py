@@ -203,10 +203,12 @@ class Spool:
 
     def _commit(self, group: list[Submission]) -> None:
         """Writes and syncs a group, then responds; on failure truncates it, then responds."""
-        group = self._within_quota(group)
-        if not group:
-            return
         data, first_seqs, seq = encode_group(group, self._next_seq)
+        if self._used_bytes + len(data) > self._spec.max_bytes:
+            group = self._within_quota(group)
+            if not group:
+                return
+            data, first_seqs, seq = encode_group(group, self._next_seq)
         started_at = time.perf_counter()
         try:
             segment = self._get_segment()

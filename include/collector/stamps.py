@@ -113,25 +113,27 @@ def stamp_events(
         copies = sum(event.value is not None and "context" not in event.value for event in body.events)
         if copies * len(body.context) > max_bytes:
             raise TooLargeError
-    times: list[int | None] = []
-    for event in body.events:
-        times.append(_event_time(event.value))
-        if not len(times) % (4 * EVENTS_PER_STEP):
+    events, times = body.events, list[int | None]()
+    for start in range(0, len(events), 4 * EVENTS_PER_STEP):
+        if start:
             yield
+        times += [_event_time(event.value) for event in events[start : start + 4 * EVENTS_PER_STEP]]
     sent_ms = epoch_ms(body.sent_at)
     skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
     before_time, after_time = _shared_members(sent_ms, skew, arrival)
     writer = _StampWriter(body, arrival, rules, skew or 0, before_time, after_time, redaction)
     stamped, size = list[tuple[bytes, ...] | None](), 0
-    for index, time in enumerate(times):
-        parts = writer.encoded_parts(index, time)
-        if parts is not None:
-            size += sum(map(len, parts))
-            if size > max_bytes:
-                raise TooLargeError
-        stamped.append(parts)
-        if not len(stamped) % EVENTS_PER_STEP:
+    for start in range(0, len(events), EVENTS_PER_STEP):
+        if start:
             yield
+        for index in range(start, min(start + EVENTS_PER_STEP, len(events))):
+            parts = writer.encoded_parts(index, times[index])
+            if parts is not None:
+                size += len(parts[0]) + len(parts[1])
+                if size > max_bytes:
+                    raise TooLargeError
+            stamped.append(parts)
+    body.stamped_bytes = size
     return stamped
 
 
