@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
             raise _StopParsing
         self._begin_head()
         if self._head_since is None:
-            self._head_since = self._front.clock()
+            self._head_since = self._last_data_at
             self._front.idle.pop(self, None)
 
     def on_url(self, url: bytes) -> None:
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
             self._refuse_in_parser("request")
         head = self._request_head(parser.get_method().decode("ascii"))
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        request = _Request(head, keep_alive=keep_alive, started_at=front.clock())
+        request = _Request(head, keep_alive=keep_alive, started_at=self._last_data_at)
         length = headers.get(b"content-length")
         request.declared_bytes = None if length is None else int(length)
         request.waits_for_continue = headers.get(b"expect", b"").lower() == b"100-continue"
@@ -445,7 +445,7 @@ class Connection(asyncio.Protocol):
             raise TypeError("a request without a response is admitted")
         else:
             body, request.body = bytes(request.body), b""
-            request.started_at = self._front.clock()
+            request.started_at = max(self._last_data_at, self._wrote_at)
             self._front.app.complete(request.admitted, body, request.reservation, partial(self._respond, request))
 
     def _respond(self, request: _Request, response: Response) -> None:

@@ -14,7 +14,6 @@ import logging
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,8 +38,6 @@ from deltaworks.specs.collector import CollectorSpec
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _BACKLOG = 2048
-#: How long the threads of spool and sinks may keep the event loop waiting.
-_SWITCH_SECONDS = 0.001
 #: Open files other than connections: the spool, sinks, listeners.
 _OTHER_FILES = 256
 #: Concurrent scrapes of metrics, and the time of each.
@@ -107,7 +104,6 @@ class CollectorProcess:
                 "spool.",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain personal data
-        sys.setswitchinterval(_SWITCH_SECONDS)
         folder = SpoolFolder.acquire(self._path)
         try:
             recovered = recover(folder)
