@@ -192,10 +192,13 @@ def test_slow_bodies_and_idle_sockets_are_closed_and_block_no_other_request(
     closed = [answer_of(connection) for connection in silent]
     idle = [socket.create_connection(address) for _ in range(450)]
     ended = [answer_of(connection) for connection in idle[:20]]
-    busy = [socket.create_connection(address) for _ in range(420)]
-    for connection in busy[:400]:
-        connection.sendall(head)
-    turned_away = [answer for answer in map(answer_of, busy[-20:]) if answer]
+    busy = []
+    for _ in range(400):
+        busy.append(socket.create_connection(address))
+        busy[-1].sendall(head)
+    time.sleep(0.3)
+    more = [socket.create_connection(address) for _ in range(20)]
+    turned_away = [answer for answer in map(answer_of, more) if answer]
 
     assert others == [200] * 50
     assert all(answer.startswith(b"HTTP/1.1 408") and b"slow_body" in answer for answer in answers)
