@@ -18,7 +18,7 @@ lock_addition = $(COMPILE) $(1).txt $(addprefix --constraint ,$(2)) --output-fil
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types tables docs screenshots integration faults soak fuzz bench clean
+.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types tables docs screenshots integration faults soak hostile fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -105,6 +105,9 @@ faults: jars ## kill real processes and check that nothing is lost or doubled (O
 
 soak: jars ## disturb a loaded stream at random for MINUTES=20 and check its rows (MAINTENANCE=1: with concurrent maintenance; HOSTILE=1: with a hostile producer; COLLECTOR=1: a collector at twice the capacity of its sink; PRIVACY=1: erase REQUESTS=20 people from ROWS=1000000 rows)
 	@$(RUN) -m tests.faults.$(if $(PRIVACY),privacy_,$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_,$(if $(COLLECTOR),collector_))))soak $(if $(PRIVACY),--rows $(or $(ROWS),1000000) --requests $(or $(REQUESTS),20),--minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20))) $(SOAK)
+
+hostile: env ## 1,000 hostile connections beside honest clients of a collector for MINUTES=10 (OFF=bounds to take away; it must then fail)
+	@$(RUN) -m tests.hostile --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(OFF),--off $(OFF)) $(HOSTILE)
 
 fuzz: env ## feed the product damaged and hostile input for MINUTES=10 (SEED=n repeats a run, ONLY=json,csv selects targets)
 	@$(RUN) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(FUZZ)

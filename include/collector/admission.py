@@ -14,8 +14,13 @@ from urllib.parse import parse_qsl
 
 from deltaworks.specs.collector import ANY_ORIGIN, CollectorSourceSpec, CollectorSpec, KeySpec, RateSpec
 
-#: Maximum number of authorization headers whose source is cached; a client sends the same header with every request.
-_MAX_CACHED_HEADERS = 10_000
+#: Authorization headers whose source is cached, as a client sends the same header with every request. Longer ones are
+#: not cached, because their sender chooses their length.
+_MAX_CACHED_HEADERS, _MAX_CACHED_HEADER_BYTES = 4096, 256
+#: Requests up to this size use all bytes in flight.
+_SMALL_BYTES = 64 << 10
+#: The longest notation of an address, an IPv6 one with a zone. Longer ones are not addresses.
+_MAX_ADDRESS_LENGTH = 64
 
 
 class TokenBucket:
@@ -42,47 +47,119 @@ class TokenBucket:
         self._tokens -= events
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds on requests, independent of what senders declare. They are not in the spec, as no sender needs more.
+
+    Attributes:
+        head_bytes, headers: size and number of headers of a request; above, 431.
+        framing_factor: bytes of chunk sizes, extensions and trailers, relative to the body.
+        requests_ahead: requests that a connection may send before it is answered, or behind one in a packet.
+        keyless_bytes, keyless_events: limits of a request without a valid key in its head, as its body may hold none.
+        growth_factor: how often its limit a request may become once its events have their context and stamp.
+        gzip_members: members of a compressed body; SDKs send one.
+        grace_seconds, bytes_per_second: a body that is slower after this time is rejected.
+        answer_seconds: time without progress after which an unanswered connection is closed.
+        rest_seconds: time for which a connection is not read after a rejection.
+        closing_seconds: time for which the end of a rejected body is awaited, so that its client reads the response.
+    """
+
+    head_bytes: int = 32 << 10
+    headers: int = 100
+    framing_factor: int = 8
+    requests_ahead: int = 8
+    keyless_bytes: int = 64 << 10
+    keyless_events: int = 1000
+    growth_factor: int = 8
+    gzip_members: int = 1000
+    grace_seconds: float = 5.0
+    bytes_per_second: float = 1024.0
+    answer_seconds: float = 120.0
+    rest_seconds: float = 0.25
+    closing_seconds: float = 2.0
+
+
 class InFlightBytes:
-    """The bytes of all bodies in flight, up to a limit. Not thread-safe."""
+    """The bytes of all requests in flight, up to a limit. Not thread-safe.
+
+    A request without a valid key in its head can use an eighth of the limit. Larger ones with a key can use three
+    quarters, and half per peer, so that a few large bodies never lock out small requests.
+    """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self.in_use = 0
+        self._keyless_bytes = 0
+        self._by_peer: dict[str, int] = {}
 
-    def acquire(self, size_bytes: int) -> bool:
-        """Counts bytes; returns False, and counts none, if the limit would be exceeded."""
-        if self.in_use + size_bytes > self._max_bytes:
+    def acquire(self, size_bytes: int, *, total_bytes: int, counted_bytes: int, peer: str, has_key: bool) -> bool:
+        """Counts bytes of a large request, or of one without a key; returns False, and counts none, if a limit would be
+        exceeded.
+
+        Args:
+            total_bytes: all bytes of the request.
+            counted_bytes: bytes of the request that its peer is charged with already.
+        """
+        in_use, added = self.in_use + size_bytes, total_bytes - counted_bytes
+        of_peer = self._by_peer.get(peer, 0) + added
+        if in_use > self.max_bytes or (not has_key and self._keyless_bytes + added > self.max_bytes // 8):
             return False
-        self.in_use += size_bytes
+        if total_bytes > _SMALL_BYTES and (in_use > self.max_bytes * 3 // 4 or of_peer > self.max_bytes // 2):
+            return False
+        self.in_use = in_use
+        self._by_peer[peer] = of_peer
+        if not has_key:
+            self._keyless_bytes += added
         return True
 
-    def release(self, size_bytes: int) -> None:
-        """Releases bytes."""
+    def release(self, size_bytes: int, *, counted_bytes: int, peer: str, has_key: bool) -> None:
+        """Releases the bytes of a request."""
         self.in_use -= size_bytes
+        if not counted_bytes:
+            return
+        remaining = self._by_peer.get(peer, 0) - counted_bytes
+        if remaining > 0:
+            self._by_peer[peer] = remaining
+        else:
+            self._by_peer.pop(peer, None)
+        if not has_key:
+            self._keyless_bytes -= counted_bytes
 
 
 class ByteReservation:
     """One request's share of the bytes in flight."""
 
-    __slots__ = ("_in_flight", "_reserved")
+    __slots__ = ("_counted", "_has_key", "_in_flight", "_peer", "_reserved")
 
-    def __init__(self, in_flight: InFlightBytes) -> None:
+    def __init__(self, in_flight: InFlightBytes, peer: str = "", has_key: bool = True) -> None:
         self._in_flight = in_flight
-        self._reserved = 0
+        self._peer = peer
+        self._has_key = has_key
+        self._reserved = self._counted = 0
 
     def grow_to(self, size_bytes: int) -> bool:
-        """Grows the reservation to this size; returns False, without a change, if the limit would be exceeded."""
-        additional_bytes = size_bytes - self._reserved
-        if additional_bytes > 0:
-            if not self._in_flight.acquire(additional_bytes):
+        """Grows the reservation to this size; returns False, without a change, if a limit would be exceeded."""
+        in_flight, added = self._in_flight, size_bytes - self._reserved
+        if added <= 0:
+            return True
+        if size_bytes <= _SMALL_BYTES and self._has_key:  # only the total limit applies
+            if in_flight.in_use + added > in_flight.max_bytes:
                 return False
-            self._reserved = size_bytes
+            in_flight.in_use += added
+        elif in_flight.acquire(
+            added, total_bytes=size_bytes, counted_bytes=self._counted, peer=self._peer, has_key=self._has_key
+        ):
+            self._counted = size_bytes
+        else:
+            return False
+        self._reserved = size_bytes
         return True
 
     def release(self) -> None:
         """Releases all bytes."""
-        self._in_flight.release(self._reserved)
-        self._reserved = 0
+        if self._reserved:
+            self._in_flight.release(self._reserved, counted_bytes=self._counted, peer=self._peer, has_key=self._has_key)
+            self._reserved = self._counted = 0
 
 
 @dataclass(slots=True)
@@ -106,11 +183,12 @@ class KeyRegistry:
     def __init__(self, spec: CollectorSpec, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._by_digest = {
-            key.sha256: SourceKey(
-                name, bytes.fromhex(key.sha256), key, source, TokenBucket(source.rate) if source.rate else None
+            digest: SourceKey(
+                name, bytes.fromhex(digest), key, source, TokenBucket(source.rate) if source.rate else None
             )
             for name, source in spec.sources.items()
             for key in source.keys
+            for digest in [key.digest()]
         }
         self._by_header: dict[bytes, SourceKey] = {}
         self._origins = {origin for source in spec.sources.values() for origin in source.origins}
@@ -131,7 +209,9 @@ class KeyRegistry:
             key = _basic_auth_user(authorization)
             if key:
                 holder = self.find_key(key)
-                if holder is not None and len(self._by_header) < _MAX_CACHED_HEADERS:
+                if holder is not None and len(authorization) <= _MAX_CACHED_HEADER_BYTES:
+                    if len(self._by_header) >= _MAX_CACHED_HEADERS:
+                        self._by_header.clear()
                     self._by_header[authorization] = holder
                 return holder, True
         if b"writeKey" in query:
@@ -139,6 +219,10 @@ class KeyRegistry:
             if key:
                 return self.find_key(key), True
         return None, False
+
+    def cached_bytes(self) -> int:
+        """Returns the size of the cached headers."""
+        return sum(map(len, self._by_header))
 
     def is_known_origin(self, origin: str) -> bool:
         """Returns whether any source allows this origin. Used for responses that are sent before the write key is
@@ -166,7 +250,8 @@ def client_address(peer: str, headers: Mapping[bytes, bytes], *, trusted_hops: i
     if not forwarded:
         return peer
     hops = forwarded.decode("latin-1").split(",")
-    return hops[-trusted_hops].strip() if len(hops) >= trusted_hops else hops[0].strip()
+    address = hops[-trusted_hops].strip() if len(hops) >= trusted_hops else hops[0].strip()
+    return address if len(address) <= _MAX_ADDRESS_LENGTH else ""
 
 
 def cors_headers(origin: bytes, *, preflight: bool = False) -> list[tuple[bytes, bytes]]:

@@ -11,9 +11,9 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import zstandard
 
@@ -29,6 +29,7 @@ _OPENERS: Final = {"}": "{", "]": "["}
 #: Maximum number of tokens scanned for the end of malformed events; after that the rest is one malformed event.
 _MAX_RECOVERY_TOKENS: Final = 200_000
 _MAX_ZSTD_WINDOW_BYTES: Final = 8 << 20
+_FIRST_WINDOW_BYTES, _WINDOW_BYTES = 512, 64 << 10
 ENCODINGS: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"zstd"})
 
 
@@ -42,8 +43,24 @@ _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 _SCAN_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
+_T = TypeVar("_T")
+#: Work in steps, between which other requests are handled; returns its result.
+Steps = Generator[None, None, _T]
+#: Events per step, which take a few milliseconds.
+EVENTS_PER_STEP: Final = 128
+
+
+def run_steps(steps: Steps[_T]) -> _T:
+    """Runs all steps and returns the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
 class TooLargeError(Exception):
-    """A body exceeds the decompressed size limit, or `MAX_EVENTS`."""
+    """A body exceeds the decompressed size limit, its number of events, or what they may become."""
 
 
 class SentEvent(NamedTuple):
@@ -55,28 +72,33 @@ class SentEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RequestBody:
-    """The content of a request: events, and batch-level fields (`context` as it was sent)."""
+    """The content of a request: events, and batch-level fields (`context` as it was sent).
+
+    Attributes:
+        stamped_bytes: size of all events with their stamps, once they have them.
+    """
 
     events: list[SentEvent] = field(default_factory=list)
     context: str | None = None
     sent_at: Any = None
     write_key: str | None = None
+    stamped_bytes: int = 0
 
 
-def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
+def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int, max_members: int = 1000) -> bytes:
     """Decompresses a body. Returns the content before the damage if the body is damaged.
 
-    Never decompresses more than `max_bytes` plus one.
+    Never decompresses more than `max_bytes` plus one, and takes time linear in the body's size.
 
     Raises:
-        TooLargeError: the content is longer.
+        TooLargeError: the content is longer, or has more gzip members than `max_members`.
     """
     if encoding in (b"", b"identity"):
         content = body
     elif encoding == b"zstd":
         content = _zstd(body, max_bytes)
     else:
-        content = _gzip(body, max_bytes)
+        content = _gzip(body, max_bytes, max_members)
     if len(content) > max_bytes:
         raise TooLargeError
     if not content and body:
@@ -84,21 +106,30 @@ def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
     return content
 
 
-def _gzip(body: bytes, max_bytes: int) -> bytes:
-    """Decompresses concatenated gzip members."""
+def _gzip(body: bytes, max_bytes: int, max_members: int) -> bytes:
+    """Decompresses concatenated gzip members.
+
+    Input is passed in windows, because a decoder copies the input after a member's end.
+    """
     chunks: list[bytes] = []
-    remaining_bytes = max_bytes + 1
-    while body and remaining_bytes > 0:
+    view, start, remaining_bytes, members = memoryview(body), 0, max_bytes + 1, 0
+    while start < len(body) and remaining_bytes > 0:
+        members += 1
+        if members > max_members:
+            raise TooLargeError
         member = zlib.decompressobj(wbits=31)
-        try:
-            chunks.append(member.decompress(body, remaining_bytes))
-        except zlib.error:
-            chunks.append(_decompress_damaged(body, remaining_bytes))
-            break
-        remaining_bytes -= len(chunks[-1])
-        if not member.eof:
-            break
-        body = member.unused_data
+        member_start, member_chunks, window = start, len(chunks), _FIRST_WINDOW_BYTES
+        while not member.eof and start < len(body) and remaining_bytes > 0:
+            piece = view[start : start + window]
+            try:
+                chunks.append(member.decompress(piece, remaining_bytes))
+            except zlib.error:
+                remaining_bytes += sum(map(len, chunks[member_chunks:]))
+                del chunks[member_chunks:]
+                return b"".join([*chunks, _decompress_damaged(body[member_start:], remaining_bytes)])
+            remaining_bytes -= len(chunks[-1])
+            start, window = start + len(piece), min(_WINDOW_BYTES, 4 * window)
+        start -= len(member.unused_data)
     return b"".join(chunks)
 
 
@@ -146,8 +177,8 @@ def parse_single(text: str) -> RequestBody:
     return RequestBody([event], None, value.get("sentAt"), _optional_text(value.get("writeKey")))
 
 
-def parse_events(text: str, *, json_lines: bool) -> RequestBody:
-    """Parses a body that is an event, an array of events, or events on lines.
+def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -> Steps[RequestBody]:
+    """Parses a body that is an event, an array of events, or events on lines, in steps.
 
     Args:
         json_lines: every line is an event, regardless of its content. Otherwise a body of several values is also parsed
@@ -159,28 +190,33 @@ def parse_events(text: str, *, json_lines: bool) -> RequestBody:
             return RequestBody([event], None, None, _optional_text(event.value.get("writeKey")))
         start = _SPACE.match(text).end()  # type: ignore[union-attr]
         if text.startswith("[", start):
-            return _parse_array(text, start)
+            return (yield from _parse_array(text, start, max_events))
         if "\n" not in text.strip():
             return RequestBody([event])
     texts = [line for line in _LINE_END.split(text) if line.strip()]
-    if len(texts) > MAX_EVENTS:
+    if len(texts) > max_events:
         raise TooLargeError
-    events = [_parse_event(line) for line in texts]
+    events: list[SentEvent] = []
+    for line in texts:
+        events.append(_parse_event(line))
+        if not len(events) % EVENTS_PER_STEP:
+            yield
     keys = (_optional_text(event.value.get("writeKey")) for event in events if event.value is not None)
     return RequestBody(events or [SentEvent(text, None)], None, None, next((key for key in keys if key), None))
 
 
-def _parse_array(text: str, start: int) -> RequestBody:
-    body, elements = RequestBody(), _ArrayReader(text, start)
-    body.events = elements.read()
+def _parse_array(text: str, start: int, max_events: int) -> Steps[RequestBody]:
+    body, elements = RequestBody(), _ArrayReader(text, start, max_events)
+    body.events = yield from elements.read()
     rest = text[elements.end :].strip()
     if rest:
         body.events.append(SentEvent(rest, None))
     return body
 
 
-def parse_batch(text: str) -> RequestBody:
-    """Parses a body with `batch`, `context`, `sentAt` and `writeKey`, as SDKs of Segment and RudderStack send it.
+def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> Steps[RequestBody]:
+    """Parses a body with `batch`, `context`, `sentAt` and `writeKey`, as SDKs of Segment and RudderStack send it, in
+    steps.
 
     A malformed tail becomes one unreadable event; the events before it are parsed.
     """
@@ -190,8 +226,8 @@ def parse_batch(text: str) -> RequestBody:
         for name, start in (members := _ObjectReader(text)):
             at = start
             if name == "batch" and text.startswith("[", start):
-                elements = _ArrayReader(text, start)
-                body.events, has_batch = elements.read(), True
+                elements = _ArrayReader(text, start, max_events)
+                body.events, has_batch = (yield from elements.read()), True
                 members.at = at = elements.end
                 continue
             value, members.at = _scan(text, start)
@@ -245,13 +281,15 @@ class _ObjectReader:
 class _ArrayReader:
     """Reads the elements of an array that begins at `start`. `end` is the end of the array, or of its readable part."""
 
-    def __init__(self, text: str, start: int) -> None:
+    def __init__(self, text: str, start: int, max_events: int) -> None:
         self._text = text
+        self._max_events = max_events
         self.end = start + 1
         self._tokens = _MAX_RECOVERY_TOKENS
 
-    def read(self) -> list[SentEvent]:
-        text, events = self._text, []
+    def read(self) -> Steps[list[SentEvent]]:
+        text, events = self._text, list[SentEvent]()
+        step_end = min(EVENTS_PER_STEP, self._max_events)
         at = _skip_space(text, self.end)
         while at < len(text) and text[at] != "]":
             try:
@@ -265,8 +303,11 @@ class _ArrayReader:
                 value, end = None, self._end_of_malformed(end)
                 after = _skip_space(text, end)
             events.append(SentEvent(text[at:end], value if type(value) is dict else None))
-            if len(events) > MAX_EVENTS:
-                raise TooLargeError
+            if len(events) > step_end:
+                if len(events) > self._max_events:
+                    raise TooLargeError
+                step_end = min(step_end + EVENTS_PER_STEP, self._max_events)
+                yield
             at = _skip_space(text, after + 1) if text.startswith(",", after) else after
         self.end = min(at + 1, len(text))
         return events

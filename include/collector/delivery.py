@@ -8,6 +8,7 @@ stream or topic it is at least once.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import logging
 import os
@@ -26,12 +27,15 @@ from collector.packing import ObjectPlan, PackedObject, SpooledEvent, pack, plan
 from collector.progress import Progress, SourceProgress
 from collector.sinks import DeadLetter, RecordSink, SinkBusyError
 from collector.sinks.landing import KeyConflictError, repack_with_checksum_key
-from collector.spool_folder import sync_folder
+from collector.spool_folder import DEAD_LETTER_PREFIX, file_size, sync_folder
 
 log = logging.getLogger(__name__)
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.25, 30.0
 #: Bytes read from the spool at a time, and the maximum passed to a stream or topic at a time.
 READ_BYTES = 4 << 20
+#: Size of a source's dead-letter file from which it contains no further event.
+MAX_DEAD_LETTER_BYTES = 64 << 20
+_MAX_REASON_LENGTH = 1000
 
 
 class Cursor(Protocol):
@@ -337,18 +341,23 @@ class RecordDelivery(Delivery):
 
 
 def write_dead_letters(folder: Path, source: str, items: Sequence[DeadLetter]) -> None:
-    """Appends events that the sink permanently rejects to a dead-letter file of the spool; synced on return."""
+    """Appends events that the sink permanently rejects to a dead-letter file of the spool; synced on return.
+
+    Once the file has `MAX_DEAD_LETTER_BYTES`, only digest and length of further events are appended. The file counts
+    against the spool's quota.
+    """
     if not items:
         return
-    path = folder / f"dead-letters-{source}.jsonl"
-    lines = [
-        json.dumps(
-            {"seq": item.event.seq, "reason": item.reason, "event": base64.b64encode(item.event.payload).decode()}
-        )
-        for item in items
-    ]
+    path = folder / f"{DEAD_LETTER_PREFIX}{source}.jsonl"
+    size = file_size(path)
     with path.open("a") as file:
-        file.write("\n".join([*lines, ""]))
+        for item in items:
+            payload, line = item.event.payload, {"seq": item.event.seq, "reason": item.reason[:_MAX_REASON_LENGTH]}
+            if size + len(payload) * 4 // 3 <= MAX_DEAD_LETTER_BYTES:
+                line["event"] = base64.b64encode(payload).decode()
+            else:
+                line |= {"bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+            size += file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import itertools
 import logging
 import os
@@ -158,9 +159,13 @@ class Gateway:
         if source not in self._sinks:
             self._sinks[source] = destination.open_sink()
         for dead_letter in self._sinks[source].send(events):
-            # There is no spool, so the log is the only record.
+            # The log is no place for the content of an event, so its digest identifies it.
             log.error(
-                "%s: the sink permanently rejects %r: %s", source, dead_letter.event.payload[:1000], dead_letter.reason
+                "%s: the sink permanently rejects an event of %d bytes with the SHA-256 %s: %s",
+                source,
+                len(dead_letter.event.payload),
+                hashlib.sha256(dead_letter.event.payload).hexdigest(),
+                dead_letter.reason,
             )
 
     def _pack(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -22,6 +23,21 @@ def dump_json(value: Any) -> str:
         return orjson.dumps(value).decode()
     except TypeError:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+#: Numbers that may exceed the range of floating point: exponents of three digits, or very many digits.
+_MAY_OVERFLOW = re.compile(r"[eE]\+?0*[1-9]\d\d|(?<!\d)\d{200}")
+
+
+def dump_exactly(value: Any, sources: Iterable[str]) -> str:
+    """Serializes a value parsed from JSON texts, as `dump_json` does.
+
+    Raises:
+        ValueError: it contains a number beyond the range of floating point, which would become null.
+    """
+    if any(_MAY_OVERFLOW.search(source) for source in sources):
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return dump_json(value)
 
 
 def remove_member(text: str, name: str) -> str:

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import resource
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import uvicorn
+import uvloop
 
+from collector.admission import Bounds
 from collector.app import CollectorApp, ServerState
-from collector.connections import KEEP_ALIVE_SECONDS, LimitedProtocol, close_idle
+from collector.connections import Front
 from collector.disk import Disk
 from collector.exposition import CONTENT_TYPE, exposition
 from collector.metrics import Metrics
 from collector.recovery import RecoveredSpool, recover
-from collector.request_handler import RequestHandler, RequestHead
-from collector.responses import Response
+from collector.request_handler import RequestHandler
 from collector.spool import Spool
 from collector.spool_folder import SpoolFolder
 from collector.stamps import SourceRedaction
@@ -37,6 +37,11 @@ from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
+_BACKLOG = 2048
+#: Open files other than connections: the spool, sinks, listeners.
+_OTHER_FILES = 256
+#: Concurrent scrapes of metrics, and the time of each.
+_MAX_SCRAPES, _SCRAPE_SECONDS = 8, 5.0
 
 
 class Background(Protocol):
@@ -62,14 +67,6 @@ def no_background(
     return []
 
 
-class _Server(uvicorn.Server):
-    """A server without uvicorn's signal handlers, which close the port immediately."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class CollectorProcess:
     """One collector with its own spool folder."""
 
@@ -81,12 +78,14 @@ class CollectorProcess:
         open_background: BackgroundFactory = no_background,
         redactions: Mapping[str, SourceRedaction] | None = None,
         disk: Disk | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._spec = spec
         self._open_background = open_background
         self._redactions = redactions
         self._path = folder
         self._disk = disk
+        self._bounds = bounds
         self._metrics = Metrics()
         self._error: DeltaworksError | None = None
         self._stopping: asyncio.Event | None = None
@@ -110,9 +109,8 @@ class CollectorProcess:
             recovered = recover(folder)
             for damage in recovered.damages:
                 log.error("SPOOL_DAMAGED %s", damage)
-            config = self._config()
-            with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-                runner.run(self._serve(config, folder, recovered))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(folder, recovered))
         finally:
             folder.close()
         if self._error is None:
@@ -120,32 +118,7 @@ class CollectorProcess:
         print(self._error.as_line(), flush=True)  # noqa: T201  launchers read the last line
         return self._error.exit_code
 
-    def _config(self) -> uvicorn.Config:
-        limits = self._spec.limits
-        methods = {"max_connections": limits.connections, "handle_complete": staticmethod(self._handle_complete)}
-        protocol = type("Protocol", (LimitedProtocol,), methods)
-        return uvicorn.Config(
-            self._asgi,
-            interface="asgi3",
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(limits.body_seconds) + 5,
-        )
-
-    async def _asgi(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app(scope, receive, send)
-
-    def _handle_complete(self, head: RequestHead, body: bytes, reply: Callable[[Response], None]) -> bool:
-        return self._app.handle_complete(head, body, reply)
-
-    async def _serve(self, config: uvicorn.Config, folder: SpoolFolder, recovered: RecoveredSpool) -> None:
+    async def _serve(self, folder: SpoolFolder, recovered: RecoveredSpool) -> None:
         loop, leaving = asyncio.get_running_loop(), asyncio.Event()
         self._stopping = leaving
         spool = self._spool(folder, recovered, loop)
@@ -156,6 +129,7 @@ class CollectorProcess:
             source_numbers=numbers,
             rejection_reason=spool.rejection_reason,
             redactions=self._redactions,
+            bounds=self._bounds,
         )
         self._app = CollectorApp(handler, BatchingWriter(spool, loop), metrics=self._metrics)
         background = self._open_background(self._spec, folder, spool, recovered)
@@ -164,29 +138,32 @@ class CollectorProcess:
         spool.start()
         for service in background:
             service.start()
-        server = _Server(config)
+        listen = self._spec.listen
+        front = Front(self._app, self._spec.limits, bounds=self._bounds, trusted_hops=listen.trusted_hops)
+        front.max_connections = _raise_open_files(front.max_connections)
         listener, metrics_listener = self._listeners()
-        housekeeping = loop.create_task(self._run_housekeeping(spool, server))
-        serving = loop.create_task(server.serve([listener]))
+        housekeeping = loop.create_task(self._run_housekeeping(spool, front))
+        gc.collect()
+        gc.freeze()  # otherwise each collection would look at all modules, and keep requests waiting
+        server = await loop.create_server(front.connect, sock=listener, backlog=_BACKLOG)
         metrics_server = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
         addresses = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
         print("COLLECTOR_LISTENING " + json.dumps(addresses), flush=True)  # noqa: T201  for the launcher
         await leaving.wait()
-        await self._drain_requests(server, serving)
+        await self._drain_requests(server, front)
         await asyncio.to_thread(spool.close)
         housekeeping.cancel()
         metrics_server.close()
         for service in background:
             await asyncio.to_thread(service.stop, timeout_seconds=self._spec.limits.flush_seconds)
 
-    async def _drain_requests(self, server: _Server, serving: asyncio.Task[None]) -> None:
+    async def _drain_requests(self, server: asyncio.Server, front: Front) -> None:
         """Accepts requests while load balancers may still send some, then completes those in progress."""
         self._app.state = ServerState.DRAINING
         if self._error is None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(serving), self._spec.limits.drain_seconds)
-        server.should_exit = True
-        await serving
+            await asyncio.sleep(self._spec.limits.drain_seconds)
+        server.close()
+        await front.close(timeout_seconds=self._spec.limits.body_seconds + 5)
         self._app.state = ServerState.CLOSED
 
     def _spool(self, folder: SpoolFolder, recovered: RecoveredSpool, loop: asyncio.AbstractEventLoop) -> Spool:
@@ -212,14 +189,11 @@ class CollectorProcess:
         if self._stopping is not None:
             self._stopping.set()
 
-    async def _run_housekeeping(self, spool: Spool, server: _Server) -> None:
-        """Rejects slow bodies, closes idle connections and refreshes disk usage, about once per second."""
-        loop = asyncio.get_running_loop()
+    async def _run_housekeeping(self, spool: Spool, front: Front) -> None:
+        """Ends connections without progress and refreshes disk usage, about once per second."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            self._app.reject_slow_bodies(loop.time())
-            connections = list(server.server_state.connections)
-            close_idle(connections, now=time.monotonic(), head_seconds=self._spec.limits.body_seconds)
+            front.reap()
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(spool.refresh_disk_usage)
 
@@ -232,21 +206,43 @@ class CollectorProcess:
         )
 
     def _metrics_handler(self, spool: Spool) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
+        scrapes = 0
+
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, ValueError):
-                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-                status, body = b"404 Not Found", b""
-                if head.startswith((b"GET /metrics ", b"GET /metrics?")):
-                    status, body = b"200 OK", exposition(self._metrics, spool.gauges())
-                lines = [b"HTTP/1.1 " + status, b"content-type: " + CONTENT_TYPE.encode()]
-                lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
-                writer.write(b"\r\n".join(lines))
-                await writer.drain()
-            writer.close()
+            nonlocal scrapes
+            scrapes += 1
+            try:
+                if scrapes <= _MAX_SCRAPES:
+                    await asyncio.wait_for(self._answer_scrape(reader, writer, spool), _SCRAPE_SECONDS)
+                writer.close()
+            except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                writer.transport.abort()
+            finally:
+                scrapes -= 1
 
         return answer
+
+    async def _answer_scrape(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, spool: Spool) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        status, body = b"404 Not Found", b""
+        if head.startswith((b"GET /metrics ", b"GET /metrics?")):
+            status, body = b"200 OK", exposition(self._metrics, spool.gauges())
+        lines = [b"HTTP/1.1 " + status, b"content-type: " + CONTENT_TYPE.encode()]
+        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+        writer.write(b"\r\n".join(lines))
+        await writer.drain()
 
 
 def _call_all(results: list[tuple[OnWritten, WriteResult]]) -> None:
     for done, written in results:
         done(written)
+
+
+def _raise_open_files(connections: int) -> int:
+    """Raises the limit of open files for the connections; returns how many connections it allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - _OTHER_FILES))

@@ -13,16 +13,19 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from collector.admission import KeyRegistry, SourceKey, client_address, cors_headers
+from collector.admission import Bounds, KeyRegistry, SourceKey, client_address, cors_headers
 from collector.bodies import (
     ENCODINGS,
+    MAX_EVENTS,
     RequestBody,
+    Steps,
     TooLargeError,
     decode_text,
     inflate_body,
     parse_batch,
     parse_events,
     parse_single,
+    run_steps,
 )
 from collector.responses import DROPPED_VERDICT, MALFORMED_VERDICT, Response, reject, success
 from collector.segments import FrameKind
@@ -34,6 +37,8 @@ from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
 
+#: A large event counts as several towards the rate of its key.
+_BYTES_PER_EVENT = 4096
 _BATCH_PATHS = ("batch", "b", "import")
 _SINGLE_PATHS = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
 #: The body format of each path.
@@ -67,12 +72,13 @@ class AdmittedRequest(NamedTuple):
 
 
 class AcceptedEvents(NamedTuple):
-    """The events of a request, to be made durable before the response is sent."""
+    """The events of a request, to be made durable before the response is sent. `size_bytes` is the size of all."""
 
     entries: list[Entry]
     response: Response
     source: str
     malformed_count: int
+    size_bytes: int
     sealed: Entry | None = None
 
     @property
@@ -101,8 +107,10 @@ class RequestHandler:
         rejection_reason: Callable[[], str | None] = lambda: None,
         redactions: Mapping[str, SourceRedaction] | None = None,
         clock: Callable[[], float] = time.time,
+        bounds: Bounds | None = None,
     ) -> None:
         self.spec = spec
+        self._bounds = bounds or Bounds()
         self.keys = KeyRegistry(spec, clock=clock)
         self._collector_id = collector_id
         self._source_numbers = source_numbers
@@ -147,15 +155,24 @@ class RequestHandler:
 
     def read_events(self, request: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
         """Parses the events of a body; returns a rejection if that is not possible."""
-        head, request_id = request.head, request.request_id
-        if len(body) > self.spec.limits.max_body_bytes:
+        return run_steps(self.read_in_steps(request, body))
+
+    def read_in_steps(self, request: AdmittedRequest, body: bytes) -> Steps[AcceptedEvents | Response]:
+        """Does the work of `read_events` in steps, of which a body of few events has one.
+
+        A body without a valid key in the request's head is small, because parsing it may show that it has none.
+        """
+        head, request_id, key, bounds = request.head, request.request_id, request.key, self._bounds
+        max_bytes, max_events = self.spec.limits.max_body_bytes, MAX_EVENTS
+        if key is None:
+            max_bytes, max_events = min(max_bytes, bounds.keyless_bytes), min(max_events, bounds.keyless_events)
+        if len(body) > max_bytes:
             return reject("too_large", request_id)
         try:
-            content = inflate_body(body, request.encoding, max_bytes=self.spec.limits.max_body_bytes)
-            sent = _parse_body(request, decode_text(content))
+            content = inflate_body(body, request.encoding, max_bytes=max_bytes, max_members=bounds.gzip_members)
+            sent = yield from _parse_body(request, decode_text(content), max_events)
         except TooLargeError:
             return reject("too_large", request_id)
-        key = request.key
         if key is None:
             key = self.keys.find_key(sent.write_key) if sent.write_key else None
             if key is None:
@@ -163,8 +180,11 @@ class RequestHandler:
             if (response := self._check_origin_and_rate(head, key, request_id)) is not None:
                 return response
         if key.rate_limit is not None:
-            key.rate_limit.consume(len(sent.events))
-        return self._stamp(sent, key, head, request_id)
+            key.rate_limit.consume(max(len(sent.events), len(content) // _BYTES_PER_EVENT))
+        try:
+            return (yield from self._stamp(sent, key, head, request_id, max_bytes=max_bytes * bounds.growth_factor))
+        except TooLargeError:
+            return reject("too_large", request_id)
 
     def _check_origin_and_rate(self, head: RequestHead, key: SourceKey, request_id: str) -> Response | None:
         origin = head.headers.get(b"origin")
@@ -175,8 +195,8 @@ class RequestHandler:
         return None
 
     def _stamp(
-        self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str
-    ) -> AcceptedEvents | Response:
+        self, sent: RequestBody, key: SourceKey, head: RequestHead, request_id: str, *, max_bytes: int
+    ) -> Steps[AcceptedEvents | Response]:
         address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
         arrival = RequestOrigin(
             source=key.source,
@@ -190,7 +210,7 @@ class RequestHandler:
         source_number = self._source_numbers[key.source]
         rules = self._rules[key.source]
         redaction = None if rules.redaction is None else rules.redaction.begin_request(arrival.received_ms)
-        stamped = stamp_events(sent, arrival, rules, redaction)
+        stamped = yield from stamp_events(sent, arrival, rules, redaction, max_bytes=max_bytes)
         entries = [Entry(source_number, parts) for parts in stamped if parts is not None]
         verdicts: dict[int, str] = {}
         malformed_count = 0
@@ -204,7 +224,8 @@ class RequestHandler:
         if isinstance(sealed, Response):
             return sealed
         response = success(len(stamped), verdicts, malformed_count=malformed_count)
-        return AcceptedEvents(entries, response, key.source, malformed_count, sealed)
+        size_bytes = sent.stamped_bytes + (0 if sealed is None else len(sealed.parts[0]))
+        return AcceptedEvents(entries, response, key.source, malformed_count, size_bytes, sealed)
 
     @staticmethod
     def _seal(redaction: RequestRedaction, source_number: int, request_id: str) -> Entry | Response | None:
@@ -225,13 +246,13 @@ class RequestHandler:
         return Response(response.status, response.body, headers, response.code)
 
 
-def _parse_body(request: AdmittedRequest, text: str) -> RequestBody:
+def _parse_body(request: AdmittedRequest, text: str, max_events: int) -> Steps[RequestBody]:
     if request.body_form == "batch":
-        return parse_batch(text)
+        return (yield from parse_batch(text, max_events=max_events))
     if request.body_form == "single":
         return parse_single(text)
     kind = request.head.headers.get(b"content-type", b"").lower()
-    return parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES))
+    return (yield from parse_events(text, json_lines=kind.startswith(JSON_LINES_TYPES), max_events=max_events))
 
 
 def new_request_id() -> str:

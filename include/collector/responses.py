@@ -22,6 +22,8 @@ MALFORMED_VERDICT: Final = "kept:malformed"
 #: For an event that must not be stored because its subject opted out or was erased; senders are not told which.
 DROPPED_VERDICT: Final = "dropped"
 MAX_RETRY_AFTER_SECONDS: Final = 30
+#: Verdicts in a response. A batch of malformed events must not make a response many times its size.
+MAX_VERDICTS: Final = 1000
 
 
 class Response(NamedTuple):
@@ -54,13 +56,18 @@ class Rejection:
 
 
 REJECTIONS: Final[dict[str, Rejection]] = {
+    "request": Rejection(400, "The request is not valid HTTP/1.1.", closes_connection=True),
+    "headers": Rejection(431, "The head of the request is too large.", closes_connection=True),
     "bad_key": Rejection(401, "The write key is unknown or has expired."),
     "origin": Rejection(403, "The source does not allow this origin. Declare it in the source's origins."),
     "path": Rejection(404, "Unknown path. Post events to /v1/batch or /v1/events."),
     "method": Rejection(405, "Send events with POST."),
     "slow_body": Rejection(408, "The body did not arrive in time.", closes_connection=True),
     "too_large": Rejection(
-        413, "The body, or its decompressed content, exceeds the limit. Send smaller requests.", closes_connection=True
+        413,
+        "The body, its decompressed content or its events exceed the limit. Send smaller requests, with the write key "
+        "in the Authorization header.",
+        closes_connection=True,
     ),
     "encoding": Rejection(415, "Send the body uncompressed, or with Content-Encoding gzip or zstd."),
     "rate": Rejection(429, "The write key exceeds its rate limit.", is_retryable=True),
@@ -109,7 +116,7 @@ def success(count: int, verdicts: Mapping[int, str], *, malformed_count: int | N
         "success": True,
         "accepted": count - len(verdicts),
         "kept": len(verdicts) if malformed_count is None else malformed_count,
-        "verdicts": {str(index): verdict for index, verdict in sorted(verdicts.items())},
+        "verdicts": {str(index): verdict for index, verdict in sorted(verdicts.items())[:MAX_VERDICTS]},
     }
     return Response(200, orjson.dumps(content), [JSON_CONTENT_TYPE])
 
@@ -120,15 +127,16 @@ def _all_accepted(count: int) -> Response:
     return response._replace(prepared_bytes=encode_response(response))
 
 
-def encode_response(response: Response, *, closes_connection: bool = False) -> bytes:
-    """Returns the complete HTTP/1.1 response to a request with a body.
+def encode_response(response: Response, *, closes_connection: bool = False, has_body: bool = True) -> bytes:
+    """Returns the complete HTTP/1.1 response.
 
     Args:
         closes_connection: adds `Connection: close`, regardless of the response's headers.
+        has_body: False for a response to HEAD, which has the headers only.
     """
     headers = (
         [*response.headers, CLOSE_HEADER] if closes_connection and not response.closes_connection else response.headers
     )
     lines = [b"HTTP/1.1 %d %s" % (response.status, HTTPStatus(response.status).phrase.encode())]
     lines += [b"%s: %s" % header for header in headers]
-    return b"\r\n".join([*lines, b"content-length: %d" % len(response.body), b"", response.body])
+    return b"\r\n".join([*lines, b"content-length: %d" % len(response.body), b"", response.body if has_body else b""])

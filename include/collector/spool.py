@@ -204,6 +204,11 @@ class Spool:
     def _commit(self, group: list[Submission]) -> None:
         """Writes and syncs a group, then responds; on failure truncates it, then responds."""
         data, first_seqs, seq = encode_group(group, self._next_seq)
+        if self._used_bytes + len(data) > self._spec.max_bytes:
+            group = self._within_quota(group)
+            if not group:
+                return
+            data, first_seqs, seq = encode_group(group, self._next_seq)
         started_at = time.perf_counter()
         try:
             segment = self._get_segment()
@@ -228,6 +233,22 @@ class Spool:
         )
         if segment.durable_bytes >= self._spec.segment_bytes:
             self._close_segment()
+
+    def _within_quota(self, group: list[Submission]) -> list[Submission]:
+        """Returns the submissions that fit into the quota; rejects the others."""
+        fits: list[Submission] = []
+        rejected: list[Submission] = []
+        available_bytes = self._spec.max_bytes - self._used_bytes
+        for submission in group:
+            size = submission.frame_bytes
+            if size <= available_bytes:
+                available_bytes -= size
+                fits.append(submission)
+            else:
+                rejected.append(submission)
+        if rejected:
+            self._on_group_written([(item.on_written, WriteResult(problem="spool_full")) for item in rejected])
+        return fits
 
     def _get_segment(self) -> _OpenSegment:
         """Returns the open segment, or creates one. A new segment's name is durable on return."""

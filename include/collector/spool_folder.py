@@ -25,6 +25,8 @@ from deltaworks.specs.collector import MAX_SOURCES
 
 ID_BYTES: Final = 16
 DAMAGED_SUFFIX: Final = ".damaged"
+#: Beginning of the names of files with events that a sink rejects permanently.
+DEAD_LETTER_PREFIX: Final = "dead-letters-"
 
 
 class SpoolFolder:
@@ -87,8 +89,8 @@ class SpoolFolder:
         return sorted(path for path in self.path.iterdir() if parse_segment_name(path.name) is not None)
 
     def size_bytes(self) -> int:
-        """Returns the total size of the segments, including damaged ones."""
-        names = (path for path in self.path.iterdir() if path.name.startswith("seg-"))
+        """Returns the total size of the segments, including damaged ones, and of the dead-letter files."""
+        names = (path for path in self.path.iterdir() if path.name.startswith(("seg-", DEAD_LETTER_PREFIX)))
         return sum(file_size(path) for path in names)
 
     def oldest_age_seconds(self, now: float) -> float:

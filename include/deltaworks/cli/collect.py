@@ -44,9 +44,11 @@ def collect(
     from deltaworks.collector_host.process import CollectorRun, DeclarationWatch
     from deltaworks.collector_host.redaction import open_redaction
     from deltaworks.control.objects import open_objects
+    from deltaworks.specs.weak_secrets import check_write_keys
 
     project = catalog(required_service=None)
     spec = project.collector(name)
+    check_write_keys(spec, environment=project.environment.environment)
     enabled = {key: source for key, source in spec.sources.items() if source.pipeline in project.pipelines}
     listen = spec.listen.model_copy(
         update=({"host": host} if host else {})

@@ -21,6 +21,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.weak_secrets import check_write_keys
 
 log = logging.getLogger(__name__)
 
@@ -85,4 +86,5 @@ def _gateway() -> Gateway:
     root = Path(os.environ.get("LAMBDA_TASK_ROOT", Path.cwd()))
     catalog = load_catalog(root=root, skip_invalid=True)
     spec = catalog.collector(os.environ.get("COLLECTOR") or next(iter(catalog.collectors), "edge"))
+    check_write_keys(spec, environment=catalog.environment.environment)
     return redacting_gateway(spec, catalog, open_objects(catalog.environment.lake))

@@ -22,6 +22,11 @@ _MAGIC_PATTERNS = {
 _SKIPPABLE_FRAME = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18(.{4})", re.DOTALL)
 #: Output bytes per step. Bounded because input can expand a thousandfold.
 _PIECE_BYTES = 8 << 20
+#: Input bytes per step. A decoder copies the input after a member's end, so a short member must cost a few bytes.
+_FIRST_WINDOW_BYTES, _WINDOW_BYTES = 512, 64 << 10
+#: Members of an object. Senders that compress each record write thousands.
+MAX_MEMBERS = 200_000
+_PADDING = re.compile(rb"\0*")
 #: Errors that decoders raise for corrupt data. isal's stubs declare IsalError as an instance.
 _DAMAGE_ERRORS: tuple[type[Exception], ...] = (
     EOFError,
@@ -41,7 +46,7 @@ class ContentTooLarge(Exception):
 
 def decompress(data: bytes, compression: Compression, *, max_bytes: int | None) -> bytes:
     """Decompresses content with any number of gzip members or zstd frames. Needs at most `max_bytes` plus one step of
-    memory.
+    memory, and time linear in the size of the data and its content.
 
     Args:
         compression: `auto` detects the format; a format's name requires it; `none` returns the data unchanged.
@@ -76,31 +81,46 @@ def detect_compression(data: bytes) -> str:
 
 
 def _gzip(data: bytes) -> Iterator[bytes]:
-    rest = data
-    while rest or not data:  # empty content is as invalid as truncated content
+    view, start, members = memoryview(data), 0, 0
+    while start < len(data) or not data:  # empty content is as invalid as truncated content
+        members += 1
+        _check_members(members, "gzip")
         inflating = isal_zlib.decompressobj(wbits=31)
+        rest, window = b"", _FIRST_WINDOW_BYTES
         while not inflating.eof:
-            part = inflating.decompress(rest, _PIECE_BYTES)
+            piece = rest or view[start : start + window]
+            if not rest:
+                start, window = start + len(piece), min(_WINDOW_BYTES, 4 * window)
+            part = inflating.decompress(piece, _PIECE_BYTES)
             rest = inflating.unconsumed_tail
-            if not part and not rest and not inflating.eof:
+            if part:
+                yield part
+            elif not rest and not len(piece) and not inflating.eof:
                 raise EOFError("the end-of-stream marker is missing")
-            yield part
         # The format allows padding after the last member.
-        rest = inflating.unused_data.lstrip(b"\0")
+        start = _PADDING.match(data, start - len(inflating.unused_data)).end()  # type: ignore[union-attr]
 
 
 def _bzip2(data: bytes) -> Iterator[bytes]:
-    rest = data
-    while rest or not data:
-        inflating = bz2.BZ2Decompressor()
-        compressed = rest
+    view, start, members = memoryview(data), 0, 0
+    while start < len(data) or not data:
+        members += 1
+        _check_members(members, "bzip2")
+        inflating, window = bz2.BZ2Decompressor(), _FIRST_WINDOW_BYTES
         while not inflating.eof:
-            part = inflating.decompress(compressed, _PIECE_BYTES)
-            compressed = b""
-            if not part and inflating.needs_input and not inflating.eof:
+            piece = view[start : start + window] if inflating.needs_input else view[:0]
+            start, window = start + len(piece), min(_WINDOW_BYTES, 4 * window)
+            part = inflating.decompress(piece, _PIECE_BYTES)
+            if part:
+                yield part
+            elif inflating.needs_input and start >= len(data) and not inflating.eof:
                 raise EOFError("the end-of-stream marker is missing")
-            yield part
-        rest = inflating.unused_data
+        start -= len(inflating.unused_data)
+
+
+def _check_members(members: int, kind: str) -> None:
+    if members > MAX_MEMBERS:
+        raise ContentTooLarge(f"has more than {MAX_MEMBERS} {kind} members")
 
 
 def _zstd(data: bytes) -> Iterator[bytes]:

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_problems
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import Bytes, Name, Problem, Reference, Spec, TextOrReference, raise_problems, resolve_text
 
 #: When a request is answered with 200: `spool` after its events are on disk, `sink` after the sink accepted them.
 Ack = Literal["spool", "sink"]
@@ -20,7 +21,9 @@ ANY_ORIGIN = "*"
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
 
-def _check_digest(value: str) -> str:
+def _check_digest(value: Reference | str) -> Reference | str:
+    if isinstance(value, Reference):
+        return value
     value = value.lower()
     if not _DIGEST.match(value):
         raise ValueError(
@@ -46,6 +49,9 @@ class ListenSpec(Spec):
     port: int = Field(default=8090, ge=0, le=65_535, description="0 selects a free port")
     metrics_port: int = Field(
         default=8091, ge=0, le=65_535, description=("port of GET /metrics; 0 selects a free port")
+    )
+    public_host: str | None = Field(
+        default=None, description="host and port that clients reach, for the settings of analytics.js; none by default"
     )
     trusted_hops: int = Field(
         default=0, ge=0, le=10, description=("number of proxies whose X-Forwarded-For is trusted")
@@ -82,8 +88,23 @@ class LimitsSpec(Spec):
 class KeySpec(Spec):
     """An API key of a source: its SHA-256 digest and its last valid day (UTC)."""
 
-    sha256: Annotated[str, AfterValidator(_check_digest)]
+    sha256: Annotated[TextOrReference, AfterValidator(_check_digest)]
     until: date | None = None
+
+    def digest(self) -> str:
+        """Returns the digest, of a reference its current value.
+
+        Raises:
+            ConfigError: REFERENCE_UNRESOLVED; SPEC_INVALID for a value that is no digest.
+        """
+        value = resolve_text(self.sha256).strip().lower()
+        if not _DIGEST.match(value):
+            raise ConfigError(
+                "SPEC_INVALID",
+                f"{self.sha256} is a reference to a write key's digest, and its value is no SHA-256.",
+                hint="Set it to 64 hexadecimal digits, such as `printf %s KEY | sha256sum` prints.",
+            )
+        return value
 
     def is_valid_at(self, epoch_seconds: float) -> bool:
         """Returns whether the key is valid at a time, in epoch seconds."""
@@ -167,7 +188,7 @@ class CollectorSpec(Spec):
         problems: list[Problem] = []
         for name, source in self.sources.items():
             for number, key in enumerate(source.keys):
-                owner = owners.setdefault(key.sha256, name)
+                owner = owners.setdefault(str(key.sha256), name)
                 if owner != name or key.sha256 in {other.sha256 for other in source.keys[:number]}:
                     key_path = ("sources", name, "keys", number, "sha256")
                     problems.append(

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Reference, find_references
+from deltaworks.specs.collector import CollectorSpec
 
 LOCAL = "local"
 #: Lower case.
@@ -68,6 +69,15 @@ COMMON_SECRETS = frozenset(
         "temporary_key",
         "temporary_ctx",
     ]
+)
+#: Digests of the write keys of the demo, which are in the repository.
+PUBLISHED_KEY_DIGESTS = frozenset(
+    {
+        "b96a3d0d2c93e22c820b57ce69f063cf078c18d95d15eb122593d1d42aaf0e52",
+        "23e47efff68a6e8c742473ffccf7d90eccb9720d9ac1527cd401d970155d7ef3",
+        "9dc7a754f3aa57422490883a51ac6f0aad87a4a6d0a2f6c21d360de2c4b2cdec",
+        "d00b8e5cbdb2af86a9fe660b0197ba894ffa5532ef2ac514d927320d34287f18",
+    }
 )
 #: Spec keys with secrets. Other keys, such as addresses, can be references too.
 _SECRET_KEYS = frozenset(
@@ -130,6 +140,23 @@ def check_secrets(
     for key, reference in find_secrets(declared):
         if reference.name in variables:
             reject_weak(variables[reference.name], location=f"{file}: {key}", variable=reference.name)
+
+
+def check_write_keys(spec: CollectorSpec, *, environment: str) -> None:
+    """Rejects a collector with a published write key, unless the environment is `local`.
+
+    Raises:
+        ConfigError: SECRET_WEAK with collector and source.
+    """
+    if environment == LOCAL:
+        return
+    for name, source in spec.sources.items():
+        if any(key.digest() in PUBLISHED_KEY_DIGESTS for key in source.keys):
+            raise ConfigError(
+                "SECRET_WEAK",
+                f"include/collectors/{spec.collector}.yaml: sources.{name}.keys has the digest of a published key.",
+                hint="Declare the SHA-256 of a random key, or `sha256: env:NAME` to keep it out of the file.",
+            )
 
 
 def find_secrets(declared: object) -> Iterator[tuple[str, Reference]]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from collector.admission import Bounds
 from collector.request_handler import AcceptedEvents, RequestHandler, RequestHead
 from collector.responses import Response
 from collector.stamps import SourceRedaction
@@ -33,7 +34,13 @@ def declared(source: Mapping[str, Any] | None = None, **more: Any) -> CollectorS
 class HandlerHarness:
     """Sends requests to a request handler; event numbers increase as in a spool."""
 
-    def __init__(self, spec: CollectorSpec | None = None, *, strip: SourceRedaction | None = None) -> None:
+    def __init__(
+        self,
+        spec: CollectorSpec | None = None,
+        *,
+        strip: SourceRedaction | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
         self.now = NOW
         self.refusal: str | None = None
         self.door = RequestHandler(
@@ -43,6 +50,7 @@ class HandlerHarness:
             rejection_reason=lambda: self.refusal,
             redactions={"games": strip} if strip else None,
             clock=lambda: self.now,
+            bounds=bounds,
         )
         self.payloads: list[bytes] = []
         self.sealed: list[bytes] = []

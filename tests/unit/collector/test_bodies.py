@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import time
 import zlib
 
 import orjson
@@ -12,18 +14,28 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector import bodies
 from collector.bodies import (
     MAX_EVENTS,
+    RequestBody,
     SentEvent,
     TooLargeError,
     decode_text,
     inflate_body,
-    parse_batch,
-    parse_events,
     parse_single,
+    run_steps,
 )
 from collector.lossless_json import remove_member
 from tests.examples import examples
+
+
+def parse_batch(text: str, *, max_events: int = MAX_EVENTS) -> RequestBody:
+    return run_steps(bodies.parse_batch(text, max_events=max_events))
+
+
+def parse_events(text: str, *, json_lines: bool, max_events: int = MAX_EVENTS) -> RequestBody:
+    return run_steps(bodies.parse_events(text, json_lines=json_lines, max_events=max_events))
+
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -222,3 +234,38 @@ def test_numbers_are_unchanged() -> None:
 
     assert remove_member(parse_single(text).events[0].text, "_collector") == text.replace(',"_collector":7', "")
     assert orjson.loads('{"p":1.10}') == {"p": 1.1}
+
+
+def test_many_gzip_members_take_time_linear_in_their_size_and_are_bounded() -> None:
+    body = gzip.compress(b"{}") * 100_000
+    began = time.process_time()
+    assert inflate_body(body, b"gzip", max_bytes=4 << 20, max_members=1 << 40) == b"{}" * 100_000
+    assert time.process_time() - began < 3, "the rest of the body must not be copied for each member"
+    with pytest.raises(TooLargeError):
+        inflate_body(gzip.compress(b"") * 1001, b"gzip", max_bytes=4 << 20)
+
+
+@settings(max_examples=examples(40))
+@given(sizes=st.lists(st.integers(0, 90_000), min_size=1, max_size=5), cut=st.integers(0, 60))
+def test_a_body_of_any_members_is_inflated_up_to_its_end_or_damage(sizes: list[int], cut: int) -> None:
+    contents = [random.Random(size).randbytes(size) for size in sizes]
+    body = b"".join(map(gzip.compress, contents))
+    body = body[: len(body) - cut]
+
+    inflated = inflate_body(body, b"gzip", max_bytes=1 << 20)
+
+    if not cut and any(sizes):
+        assert inflated == b"".join(contents)
+    elif not inflated.startswith(b"base64:"):
+        assert b"".join(contents).startswith(inflated)
+        assert len(inflated) >= sum(sizes[:-3])
+
+
+def test_an_array_of_malformed_events_is_bounded_by_the_number_of_events_of_its_sender() -> None:
+    text = "[" + "{]," * 1_000
+    with pytest.raises(TooLargeError):
+        parse_events(text, json_lines=False, max_events=500)
+    with pytest.raises(TooLargeError):
+        parse_batch('{"batch":' + text, max_events=500)
+    with pytest.raises(TooLargeError):
+        parse_events("1\n" * 501, json_lines=True, max_events=500)

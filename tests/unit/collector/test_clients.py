@@ -37,7 +37,8 @@ def test_the_python_client_retries_until_the_collector_accepts() -> None:
     exec(client("python"), names)
     names["time"] = SimpleNamespace(sleep=wait)
     send = names["send"]
-    with listening(app_of(collector_spec(), writer)) as address:
+    with listening(app_of(collector_spec(), writer)) as server:
+        address = server.address
         answer = send(address, KEY, [{"type": "track", "event": "a"}, {"type": "track", "event": "b"}])
         assert answer["accepted"] == 2
         assert [event["event"] for event in writer.events] == ["a", "b"]
@@ -60,7 +61,7 @@ def test_the_page_keeps_events_through_a_lost_network_a_rate_limit_and_its_unloa
     writer = MemoryWriter()
     with serve_site() as site, contextlib.ExitStack() as open_parts:
         spec = collector_spec(origins=[site.origin], rate={"events_per_second": 1, "burst": 3})
-        address = open_parts.enter_context(listening(app_of(spec, writer)))
+        address = open_parts.enter_context(listening(app_of(spec, writer))).address
         script = client("browser").replace("https://events.example.org", address)
         site.page = f"<script>{script.replace('the key of the source', KEY).replace('5000', '200')}</script>"
         context = browser.new_context()

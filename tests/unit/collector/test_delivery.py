@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import collector.packing
-from collector.delivery import CloseThresholds, LandingDelivery
-from collector.packing import PackedObject
+from collector.delivery import CloseThresholds, LandingDelivery, write_dead_letters
+from collector.packing import PackedObject, SpooledEvent
 from collector.progress import Progress, SourceProgress
+from collector.sinks import DeadLetter
 from collector.sinks.landing import LandingSink
 from tests.unit.collector.spool_harness import AT, BUCKET, Bucket, WrittenSpool, landing_delivery, landing_sink_of
 
@@ -222,3 +226,22 @@ def test_only_what_is_durable_is_delivered(spool: WrittenSpool, bucket: Bucket) 
     durable = spool.readable()
     delivery.step(flush=True)
     assert bucket.numbers() == [1, 2, 3, 4, 5]
+
+
+def test_a_dead_letter_file_is_bounded_and_further_events_leave_digest_and_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collector.delivery.MAX_DEAD_LETTER_BYTES", 4_000)
+    letters = [DeadLetter(SpooledEvent(seq, b"x" * 1_000), "too large" * 1_000) for seq in range(1, 51)]
+    for letter in letters:
+        write_dead_letters(tmp_path, "games", [letter])
+
+    (path,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    stored = [line for line in lines if "event" in line]
+    assert [line["seq"] for line in lines] == list(range(1, 51))
+    assert 0 < len(stored) < 4
+    assert base64.b64decode(stored[0]["event"]) == b"x" * 1_000
+    assert lines[-1]["bytes"] == 1_000
+    assert lines[-1]["sha256"] == hashlib.sha256(b"x" * 1_000).hexdigest()
+    assert max(len(line["reason"]) for line in lines) == 1_000

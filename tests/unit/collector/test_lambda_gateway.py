@@ -277,3 +277,15 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_reloads_suppressions(t
     now[0] += RELOAD_SECONDS
     made.handle(rest('{"name": "order", "player": "ann"}'))
     assert len(sink.raw) == 2, request.request_id
+
+
+def test_the_log_of_a_lambda_has_no_content_of_rejected_events(caplog: pytest.LogCaptureFixture) -> None:
+    class Rejecting(Sink):
+        def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
+            return [DeadLetter(event, "too large") for event in events]
+
+    ways = {"games": RecordDestination(open_sink=Rejecting)}
+    assert Gateway(SPEC, ways).handle(rest('{"email": "canary@example.org"}'))["statusCode"] == 200
+    assert "too large" in caplog.text
+    assert "SHA-256" in caplog.text
+    assert "canary" not in caplog.text

@@ -28,7 +28,7 @@ from deltaworks.privacy.tokens.envelope_encryption import (
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.privacy.tokens.suppression import Suppression
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content
+from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content, declared
 from tests.unit.collector.spool_harness import WrittenSpool
 from tests.unit.collector.test_drain import MemorySink
 
@@ -193,3 +193,46 @@ def test_headers_and_addresses_are_not_stored(tmp_path: Path, field: str) -> Non
 
     assert b"canary" not in b"".join(harness.payloads)
     assert b"203.0.113.77" not in b"".join(harness.payloads)
+
+
+HOSTILE = {
+    "infinite and large numbers": '{"id":"p","a":1e999,"b":123456789012345678901234567890}',
+    "an infinite number": '{"id":"p","a":1e999}',
+    "an infinite number with zeros": '{"id":"p","a":-1E+000309}',
+    "an infinite number of digits": '{"id":"p","a":' + "9" * 400 + ".0}",
+    "an infinite number of digits and an exponent": '{"id":"p","a":' + "9" * 250 + "e99}",
+    "half a surrogate pair": '{"id":"\\ud800","context":{"traits":{"email":"\\udfff"}}}',
+    "half a surrogate pair as a name": '{"\\ud800":{"\\udc00":1e999},"id":"p"}',
+    "deep nesting": '{"id":"p","a":' + "[" * 900 + "]" * 900 + "}",
+    "deep objects": '{"id":"p","a":' + '{"a":' * 300 + "1" + "}" * 300 + "}",
+    "many digits": '{"id":"p","a":' + "1" * 4_000 + "}",
+    "too many digits": '{"id":"p","a":' + "1" * 5_000 + "}",
+    "an id that is a list": '{"id":[{"id":[1e400]}]}',
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("wrap", ["none", "api_gateway"])
+def test_one_hostile_event_does_not_reject_its_batch(kind: str, wrap: str, tmp_path: Path) -> None:
+    harness = HandlerHarness(declared({"wrap": wrap}), strip=source_redactor(LocalKeyring(tmp_path)))
+
+    answer = harness.send('{"batch":[{"id":"p-1"},' + HOSTILE[kind] + ',{"id":"p-2"}]}')
+
+    assert answer.status == 200
+    assert len(harness.payloads) == 3
+    stored = harness.payloads[1]
+    if b"raw_sha256" in stored:
+        assert content(answer)["verdicts"] == {"1": "kept:malformed"}
+        assert b'\\"kept\\":\\"malformed\\"' in stored or b'"kept":"malformed"' in stored
+        assert harness.sealed, "only its sealed copy is stored"
+    else:
+        assert content(answer)["kept"] == 0
+        assert b"Infinity" not in stored
+
+
+def test_a_number_beyond_floating_point_is_never_stored_as_null(tmp_path: Path) -> None:
+    harness = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
+    harness.send('{"batch":[{"id":"p","a":1e999},{"id":"q"}],"context":{"a":2e400}}')
+
+    assert [b"raw_sha256" in stored for stored in harness.payloads] == [True, True]
+    assert not any(b"null" in stored for stored in harness.payloads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 
 from collector import request_handler
-from collector.bodies import RequestBody
+from collector.admission import Bounds
+from collector.bodies import RequestBody, Steps
 from collector.responses import REJECTIONS, reject
 from collector.stamps import stamp_events
 from deltaworks.events.formats.json import Malformed
+from deltaworks.privacy.tokens.redactor import _truncate_single
 from tests.unit.collector.request_handler_harness import (
     KEY,
     NOW,
@@ -114,8 +117,8 @@ def test_one_malformed_event_of_a_hundred_is_quarantined_and_does_not_affect_oth
 
 
 def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropping(sent: RequestBody, *rest: Any) -> list[tuple[bytes, ...] | None]:
-        stamped = stamp_events(sent, *rest)
+    def dropping(sent: RequestBody, *rest: Any, **options: Any) -> Steps[list[tuple[bytes, ...] | None]]:
+        stamped = yield from stamp_events(sent, *rest, **options)
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
     monkeypatch.setattr(request_handler, "stamp_events", dropping)
@@ -331,3 +334,64 @@ def test_events_are_redacted_before_they_are_stored_and_unreadable_ones_are_not_
     unstripped = HandlerHarness()
     unstripped.send('{"batch":[' + ",".join(events))
     assert unstripped.payloads[2].count(canary.encode()) == 1, "the canary is one"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/batch", '{"batch":[{\n "n": [1,\r\n2]\r}\n],\n"context":{\n"a":\r1}}'),
+        ("/v1/track", '{\r\n"n":\n[1,2]}'),
+        ("/v1/events", '[{\r"n":\r[1,2]}]'),
+        ("/v1/batch", '{"batch":[{\n"n":[1,2],\n"_collector":\n7,\n"eventTime":\r1}]}'),
+        ("/v1/batch", '{"batch":[{\n"n":[1,2]\n'),
+    ],
+)
+def test_a_landed_event_is_one_line(path: str, body: str) -> None:
+    for wrap in ("none", "api_gateway"):
+        harness = HandlerHarness(declared({"wrap": wrap}))
+        harness.send(body, path)
+
+        assert harness.payloads
+        assert not any(b"\n" in stored or b"\r" in stored for stored in harness.payloads)
+    plain = HandlerHarness()
+    plain.send('{"n":"a\\nb",\n"m":1.10}', path="/v1/track")
+    assert plain.events()[0]["n"] == "a\nb"
+    assert b'"m":1.10' in plain.payloads[0]
+
+
+def test_what_events_become_is_bounded_by_their_context_escapes_and_stamps() -> None:
+    growing = {
+        "context": json.dumps({"context": {"a": "x" * 2_000}, "batch": [{}] * 20_000}),
+        "context and text": json.dumps({"context": {"a": "x" * 9_000}, "batch": [3, {}] * 2_000 + [{"b": 1}] * 2_000}),
+    }
+    for body in growing.values():
+        assert code(HandlerHarness().send(body)) == (413, "too_large")
+        unbounded = HandlerHarness(bounds=Bounds(growth_factor=1 << 20))
+        assert unbounded.send(body).status == 200
+        assert sum(map(len, unbounded.payloads)) > 32 << 20
+    wrapped = HandlerHarness(declared({"wrap": "api_gateway"}))
+    for byte in (b"\xff", b"\x01", b'"', b"\\"):
+        assert wrapped.send(byte * (4 << 20), "/v1/events").status == 200, "escapes of escapes"
+    assert max(map(len, wrapped.payloads)) < 32 << 20
+    many = HandlerHarness()
+    assert many.send(json.dumps({"batch": [{}] * 20_000})).status == 200
+
+
+def test_caches_hold_no_long_values_of_clients() -> None:
+    harness = HandlerHarness(declared(listen={"trusted_hops": 1}))
+    start = truncated_addresses()
+    for number in range(50):
+        long = f"{number}" + "x" * 30_000
+        basic = "Basic " + base64.b64encode(f"{KEY}:{long}".encode()).decode()
+        answer = harness.send({"batch": [{}]}, key=None, authorization=basic, user_agent=long, x_forwarded_for=long)
+        assert answer.status == 200
+    assert harness.door.keys.cached_bytes() < 4096
+    assert truncated_addresses() <= start + 1, "the empty one"
+    for number in range(10_000):
+        varied = b"Basic " + base64.b64encode(f"{KEY}:{number}".encode())
+        harness.door.keys.authenticate(varied, b"")
+    assert harness.door.keys.cached_bytes() < 4096 * 256
+
+
+def truncated_addresses() -> int:
+    return _truncate_single.cache_info().currsize

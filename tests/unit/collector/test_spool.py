@@ -6,6 +6,7 @@ import errno
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from collector.recovery import recover
 from collector.segments import Frame, Segment
 from collector.spool import Spool
 from collector.spool_folder import SpoolFolder
-from collector.submissions import Entry, WriteResult
+from collector.submissions import Entry, Submission, WriteResult
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 from tests.examples import examples
@@ -392,3 +393,37 @@ def test_submissions_after_the_close_are_rejected(tmp_path: Path) -> None:
     spool_run.send("a")
 
     assert spool_run.answers["a"].problem == "draining"
+
+
+@pytest.mark.parametrize(("max_bytes", "fits"), [(4_000, False), (1 << 40, True)])
+def test_a_request_that_would_exceed_the_quota_is_rejected_when_it_is_committed(
+    max_bytes: int, fits: bool, tmp_path: Path
+) -> None:
+    folder = SpoolFolder.acquire(tmp_path)
+    spool = Spool(folder, SpoolSpec(max_bytes=max_bytes, min_free_percent=0), next_seq=1)
+    results: dict[int, WriteResult] = {}
+    done = threading.Event()
+
+    def on_written(size: int, written: WriteResult) -> None:
+        results[size] = written
+        if len(results) == 3:
+            done.set()
+
+    sizes = (1_000, 50_000, 1_001)
+    spool.submit_all([Submission([Entry(0, (b"x" * size,))], partial(on_written, size)) for size in sizes])
+    spool.start()
+    assert done.wait(WAIT_SECONDS)
+    spool.close()
+
+    assert [results[size].problem for size in sizes] == [None, None if fits else "spool_full", None]
+    assert folder.size_bytes() <= max_bytes
+    assert spool.next_seq() == (4 if fits else 3)
+    folder.close()
+
+
+def test_dead_letters_count_against_the_quota(tmp_path: Path) -> None:
+    folder = SpoolFolder.acquire(tmp_path)
+    (tmp_path / "dead-letters-games.jsonl").write_bytes(bytes(5_000))
+    spool = Spool(folder, SpoolSpec(max_bytes=4_000, min_free_percent=0), next_seq=1)
+    assert spool.rejection_reason() == "spool_full"
+    folder.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import random
+import time
 import tracemalloc
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
@@ -85,3 +87,36 @@ def test_frames_that_zstd_ignores_may_be_first(frames: list[tuple[int, bytes]], 
     assert decompress(skippable + zstd(content), "auto", max_bytes=None) == content
     assert decompress(skippable + zstd(content) + skippable, "zstd", max_bytes=None) == content
     assert decompress(skippable, "auto", max_bytes=None) == skippable
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2"])
+def test_many_small_members_take_time_linear_in_their_size(kind: Compression) -> None:
+    for content in (b"", b"{}\n"):
+        data = KINDS[kind](content) * 100_000
+        began = time.process_time()
+        assert decompress(data, "auto", max_bytes=None) == content * 100_000
+        assert time.process_time() - began < 3, "the rest of the data must not be copied for each member"
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2"])
+def test_members_are_bounded(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = KINDS[kind](b"") * 101
+    monkeypatch.setattr("deltaworks.events.decompression.MAX_MEMBERS", 100)
+    with pytest.raises(ContentTooLarge, match=f"more than 100 {kind} members"):
+        decompress(members, "auto", max_bytes=None)
+    monkeypatch.setattr("deltaworks.events.decompression.MAX_MEMBERS", 101)
+    assert decompress(members, "auto", max_bytes=None) == b""
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2"])
+@settings(max_examples=20)
+@given(
+    members=st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 4_000)), min_size=1, max_size=5),
+    padding=st.integers(0, 3),
+)
+def test_members_across_any_windows_are_read_completely(
+    kind: Compression, members: list[tuple[bytes, int]], padding: int
+) -> None:
+    contents = [random.Random(size).randbytes(size * 20) + text for text, size in members]
+    data = b"".join(map(KINDS[kind], contents)) + bytes(padding if kind == "gzip" else 0)
+    assert decompress(data, "auto", max_bytes=None) == b"".join(contents)

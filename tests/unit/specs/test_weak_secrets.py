@@ -10,11 +10,13 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.collector_file import load_collector
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.weak_secrets import check_secrets, secret_weakness
+from deltaworks.specs.weak_secrets import PUBLISHED_KEY_DIGESTS, check_secrets, check_write_keys, secret_weakness
 from tests.unit.specs.conftest import ENVIRONMENT
 
 KEYED = """\
@@ -108,3 +110,25 @@ def test_secrets_of_a_pipelines_source_are_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"source\.security\.password: KAFKA_PASSWORD"):
         check_secrets(spec, text, environment="aws", variables={"KAFKA_USER": "admin", "KAFKA_PASSWORD": "admin"})
     check_secrets(spec, text, environment="local", variables={"KAFKA_PASSWORD": "admin"})
+
+
+def test_a_published_write_key_is_refused_outside_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = load_collector("edge", root=PROJECT_ROOT)
+    check_write_keys(demo, environment="local")
+    with pytest.raises(ConfigError, match=r"edge\.yaml: sources\.games\.keys has the digest of a published key"):
+        check_write_keys(demo, environment="aws")
+
+    declared = demo.model_dump(mode="json", by_alias=True)
+    published = {key["sha256"] for source in declared["sources"].values() for key in source["keys"]}
+    assert published == PUBLISHED_KEY_DIGESTS
+    declared["sources"] = {"games": declared["sources"]["games"] | {"keys": [{"sha256": "env:GAMES_KEY_DIGEST"}]}}
+    own = CollectorSpec.model_validate(declared)
+    for value, problem in ((published.pop(), "published key"), ("no digest", "no SHA-256"), (None, "not set")):
+        monkeypatch.delenv("GAMES_KEY_DIGEST", raising=False)
+        if value is not None:
+            monkeypatch.setenv("GAMES_KEY_DIGEST", value)
+        with pytest.raises(ConfigError, match=problem):
+            check_write_keys(own, environment="aws")
+    monkeypatch.setenv("GAMES_KEY_DIGEST", "AB" * 32)
+    check_write_keys(own, environment="aws")
+    assert own.sources["games"].keys[0].digest() == "ab" * 32

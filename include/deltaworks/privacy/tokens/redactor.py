@@ -143,13 +143,22 @@ def format_ip(address: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
 
 
-@lru_cache(maxsize=65_536)
+#: No notation of an address is longer; the texts are chosen by clients and are keys of a cache.
+_MAX_ADDRESS_LENGTH: Final = 64
+
+
 def truncate_ip(text: str) -> str | None:
     """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
     A 6to4 address, whose first 48 bits contain an IPv4 address, keeps 40 bits. Notations are those of `parse_ip`.
     Returns None if the text is no address.
     """
+    first = text.partition(",")[0].strip()
+    return _truncate_single(first) if len(first) <= _MAX_ADDRESS_LENGTH else None
+
+
+@lru_cache(maxsize=65_536)
+def _truncate_single(text: str) -> str | None:
     address = parse_ip(text)
     if address is None:
         return None

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI, Request, Response
 
 from generator.games import generate_games
 from generator.settings import GamesSettings
@@ -20,8 +19,8 @@ GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
 def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
     kept, objects = MemoryWriter(), list[bytes]()
     spec = collector_spec(wrap="api_gateway", stamp_time=False)
-    with listening(app_of(spec, kept)) as address:
-        sink = CollectorSink(f"{address}/v1/events", key=KEY)
+    with listening(app_of(spec, kept)) as server:
+        sink = CollectorSink(f"{server.address}/v1/events", key=KEY)
 
         def post(key: str, body: bytes) -> None:
             objects.append(body)
@@ -42,16 +41,15 @@ def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
 
 
 def test_a_collector_that_is_busy_is_asked_again() -> None:
-    taken, app = list[bytes](), FastAPI()
+    taken = list[bytes]()
 
-    @app.post("/v1/events")
-    async def events(request: Request) -> Response:
-        taken.append(await request.body())
+    def respond(request: httpx2.Request) -> httpx2.Response:
+        taken.append(request.read())
         status = 503 if len(taken) < 3 else 200
-        return Response(b'{"accepted": 1, "kept": 0}', status_code=status)
+        return httpx2.Response(status, json={"accepted": 1, "kept": 0}, request=request)
 
-    with listening(app) as address:
-        generate_games(GAMES, collector_sink(f"{address}/v1/events"))
+    client = httpx2.Client(transport=httpx2.MockTransport(respond))
+    generate_games(GAMES, collector_sink("http://collector/v1/events", client=client, longest_wait_seconds=0.01))
 
     assert len(taken) > 3
     assert taken[0] == taken[1] == taken[2] != taken[3]
