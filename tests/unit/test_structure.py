@@ -176,6 +176,43 @@ def test_what_is_declared_and_controlled_loads_without_spark_and_airflow() -> No
     assert done.stdout.strip() == "[]"
 
 
+#: The one function of the library for each way to read files, and its module.
+READERS = {
+    "open_parquet": (
+        "tables/files.py",
+        {"ParquetFile", "ParquetDataset", "read_table", "read_metadata", "read_schema"},
+    ),
+    "dataset_of": (
+        "tables/lake.py",
+        {"to_pyarrow_dataset", "to_pyarrow_table", "to_pandas", "QueryBuilder", "scan", "dataset", "FileSystemDataset"}
+        | {"ParquetFileFormat", "ParquetReadOptions", "InMemoryDataset", "parquet_dataset"},
+    ),
+    "open_table": ("tables/commit.py", {"DeltaTable"}),
+}
+
+
+def other_readers(tree: ast.AST, names: set[str]) -> list[int]:
+    """The lines where a library's function that reads files is called."""
+    if "deltalake" not in imported(tree, module_level_only=False):
+        names = names - {"scan"}  # redaction scans too
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if (isinstance(call.func, ast.Attribute) and call.func.attr in names)
+        or (isinstance(call.func, ast.Name) and call.func.id in names)
+    ]
+
+
+@pytest.mark.parametrize("function", READERS)
+def test_files_and_tables_are_opened_in_one_way(function: str) -> None:
+    home, names = READERS[function]
+    lines = {name_of(path): other_readers(tree_of(path), names) for path in LIBRARY}
+
+    assert lines.pop(f"include/deltaworks/{home}")
+    assert not {name: at for name, at in lines.items() if at}, f"use {function} of deltaworks/{home}"
+
+
 def deltalakes_files(tree: ast.AST) -> list[int]:
     """The lines where a Delta table is read through Python objects of deltalake's instead of a file system."""
     return [
@@ -189,10 +226,8 @@ def deltalakes_files(tree: ast.AST) -> list[int]:
 
 
 def test_delta_tables_are_read_by_a_file_system_of_arrows() -> None:
-    texts = {name_of(path): path.read_text() for path in MODULES}
-    lines = {name: deltalakes_files(ast.parse(text)) for name, text in texts.items() if "to_pyarrow_" in text}
+    lines = {name_of(path): deltalakes_files(tree_of(path)) for path in MODULES}
 
-    assert "include/deltaworks/tables/lake.py" in lines
     assert not {name: at for name, at in lines.items() if at}, (
         "take `rows_of` or `dataset_of` of deltaworks.tables.lake"
     )
@@ -201,6 +236,7 @@ def test_delta_tables_are_read_by_a_file_system_of_arrows() -> None:
 @pytest.mark.parametrize("statement", ["table.to_pyarrow_dataset()", "DeltaTable(uri).to_pyarrow_table(columns=names)"])
 def test_a_reading_through_deltalakes_own_files_is_seen(statement: str) -> None:
     assert deltalakes_files(ast.parse(statement)) == [1]
+    assert other_readers(ast.parse(statement), READERS["dataset_of"][1]) == [1]
     assert not deltalakes_files(ast.parse(f"{statement.removesuffix(')')}, filesystem=root)".replace("(,", "(")))
 
 

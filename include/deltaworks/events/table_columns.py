@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
 from deltaworks.control import paths
@@ -42,7 +41,7 @@ from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec,
 from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.files import WrittenFile, write_file
+from deltaworks.tables.files import WrittenFile, open_parquet, read_parquet, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 Reasons = dict[int, list[Reason]]
@@ -262,7 +261,7 @@ def _conform_file(
     root = arrow_path(lake.storage, key)
     on_disk = {field.name: field.type for field in table.schema().fields}
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
-        schema = pq.read_schema(source)
+        schema = open_parquet(source).schema_arrow
     types = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     unknown = sorted(set(types) - set(on_disk) - new_columns)
     if unknown:
@@ -272,7 +271,7 @@ def _conform_file(
         return file
     schema_on_disk = pa.schema(table.schema().to_arrow())
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
-        rows = pq.read_table(source)
+        rows = read_parquet(source)
     for name in different:
         try:
             column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)

@@ -32,6 +32,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import Changes, changed_partitions
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.features import has_deletion_vectors
+from deltaworks.tables.files import read_parquet
 from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
@@ -304,5 +305,5 @@ class ViewSource(_ComparableSource):
             raise ContractError(
                 "FEED_POSITION_UNAVAILABLE", f"{position} of {self._name} is no longer stored.", hint=_REPLAY_HINT
             )
-        rows = pq.read_table(io.BytesIO(stored.data))
+        rows = read_parquet(io.BytesIO(stored.data))
         return rows, rows.column_names

@@ -33,7 +33,7 @@ from deltaworks.gold.file_scan import AddedFile, FileScan, added_files, has_plai
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.specs.gold import DedupeSpec
 from deltaworks.tables.arrow_types import rows_as_declared
-from deltaworks.tables.files import open_data_file
+from deltaworks.tables.files import open_data_file, open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import is_absolute_path
 
@@ -313,7 +313,7 @@ class _KeyReader:
         with open_data_file(
             self._lake.filesystem, path, file.size, single_request_bytes=_SINGLE_REQUEST_BYTES
         ) as source:
-            rows = self._read_columns(pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True))
+            rows = self._read_columns(open_parquet(source, pre_buffer=True))
         if rows.num_rows != file.rows:
             raise _NeedsSparkError
         return rows.filter(pc.is_valid(rows.column(self._key_column)))

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -34,6 +33,7 @@ from deltaworks.specs.mutation import (
     ORG_COLUMN,
 )
 from deltaworks.specs.table import TableSpec
+from deltaworks.tables.files import read_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 
@@ -235,7 +235,7 @@ def _read_batches(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
     path = f"{arrow_path(lake.storage, key)}/{file.path}"
     try:
         with lake.filesystem.open_input_file(path) as source:
-            rows = pq.read_table(source, columns=[KIND, BATCH])
+            rows = read_parquet(source, columns=[KIND, BATCH])
     except FileNotFoundError as error:
         raise ContractError(
             "CHANGES_EXPIRED",

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -29,6 +29,8 @@ _SAMPLED_ROWS, _MIN_REPETITIONS = 256, 4
 MAX_BATCH_ROWS: Final = 65_536
 #: Files up to this size are read with one request.
 _SINGLE_REQUEST_BYTES: Final = 32 << 20
+INT96_UNIT: Final = "us"
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,29 @@ def open_data_file(
         yield source if size > single_request_bytes else pa.BufferReader(source.read_buffer())
 
 
+def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
+    """Opens a Parquet file for reading: every reader opens files here.
+
+    INT96 is read in microseconds: in nanoseconds, Arrow's default, years outside 1678 to 2261 become other years.
+
+    Args:
+        options: of `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        ArrowInvalid, OSError: it is no Parquet file, or its footer is unreadable.
+    """
+    return pq.ParquetFile(source, coerce_int96_timestamp_unit=INT96_UNIT, **options)
+
+
+def read_parquet(source: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads the rows of a Parquet file, without string views. Columns that the file lacks are omitted."""
+    file = open_parquet(source, pre_buffer=True)
+    if columns is None:
+        return without_views(file.read())
+    present = [name for name in columns if name in file.schema_arrow.names]
+    return without_views(file.read(present)).select(present)
+
+
 def parquet_batches(
     source: Any,
     *,
@@ -173,18 +198,18 @@ def parquet_batches(
 
     A dictionary is complete, including entries that no row uses.
     """
-    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    file = open_parquet(source)
     if dictionary_encoded:
         texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
-        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=texts)
+        file = open_parquet(source, read_dictionary=texts)
     for batch in file.iter_batches(batch_size=batch_rows, columns=None if columns is None else list(columns)):
-        yield _without_views(batch)
+        yield without_views(batch)
 
 
-def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+def without_views(rows: Rows) -> Rows:
     """Casts the string views that delta-rs writes, which pyarrow supports neither in filter nor in take."""
-    fields = [field.with_type(_without_view_type(field.type)) for field in batch.schema]
-    return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
+    fields = [field.with_type(_without_view_type(field.type)) for field in rows.schema]
+    return rows if fields == list(rows.schema) else rows.cast(pa.schema(fields, rows.schema.metadata))
 
 
 def _without_view_type(kind: pa.DataType) -> pa.DataType:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
 from deltaworks.tables.features import has_deletion_vectors
-from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.files import INT96_UNIT, read_parquet, split_by_partition, write_file
 
 _DELETE_THREADS = 16
+_FOOTER_THREADS = 16
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -108,7 +111,187 @@ class Lake:
         return None if table is None else rows_of(self, table, columns=columns, filters=filters)
 
 
-def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
+def parquet_format(dictionary_encoded: Collection[str] = ()) -> ds.ParquetFileFormat:
+    """Returns the format of Parquet files in datasets, with the options of `open_parquet`.
+
+    Args:
+        dictionary_encoded: paths of columns to read as dictionary codes.
+    """
+    return ds.ParquetFileFormat(
+        read_options=ds.ParquetReadOptions(
+            dictionary_columns=list(dictionary_encoded), coerce_int96_timestamp_unit=INT96_UNIT
+        ),
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
+    )
+
+
+class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
+    """A table's files with the table's schema, also when rows are filtered.
+
+    Arrow compares a filter with the bounds of a file's columns: those of the log, and those in the file's footer in the
+    types of that file.
+
+    - deltalake's own dataset takes a bound that the log lacks for a null, which no value is within, and so loses rows:
+      NaN, year 9999, or a writer without statistics. So the bounds of the log are compared here.
+    - Arrow cannot compare texts with the string views that delta-rs writes (MERGE, UPDATE, DELETE, OPTIMIZE), nor
+      instants with times without a zone. So the footers of files that may match are read before they are filtered.
+      Texts of such files are read through dictionaries, which takes about six times as long for a column of distinct
+      texts, and only where they are filtered.
+    """
+
+    def __init__(self, fragments: Sequence[ds.Fragment], schema: pa.Schema, root: fs.FileSystem, added: pa.Table):
+        super().__init__(fragments, schema, parquet_format(), root)
+        self._fragments = list(fragments)
+        self._added = added
+        self._condition: pc.Expression | None = None
+
+    def filter(self, expression: pc.Expression) -> TableDataset:
+        """Returns the dataset with only the rows that match."""
+        filtered = TableDataset(self._fragments, self.schema, self.filesystem, self._added)
+        filtered._condition = expression if self._condition is None else self._condition & expression
+        return filtered
+
+    def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:
+        """Returns a scanner of the rows that match `filter`. See pyarrow's `Dataset.scanner`."""
+        conditions = [each for each in (self._condition, filter) if each is not None]
+        if not conditions:
+            return super().scanner(columns=columns, **options)
+        condition = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+        filtered = _referenced_fields(self.schema, condition)
+        fragments = self._may_match(filtered, condition)
+        has_comparable_statistics = True
+        if any(_may_differ(field.type) for field in filtered):
+            with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+                schemas = list(pool.map(lambda fragment: fragment.physical_schema, fragments.values()))
+            has_comparable_statistics = not any(map(partial(_lacks_zone, filtered), fragments.values()))
+            for number, schema in zip(fragments, schemas, strict=True):
+                if views := list(_view_paths(filtered, schema)):
+                    fragments[number] = self._fragment(number, parquet_format(views), fragments[number])
+        matching = ds.FileSystemDataset(list(fragments.values()), self.schema, self.format, self.filesystem)
+        if has_comparable_statistics:
+            return matching.scanner(columns=columns, filter=condition, **options)
+        return ds.Scanner.from_batches(matching.scanner(**options).to_reader(), columns=columns, filter=condition)
+
+    def _may_match(self, filtered: Sequence[pa.Field], condition: pc.Expression) -> dict[int, ds.Fragment]:
+        """Returns the files that may have matching rows, by their number."""
+        bounds = _file_bounds(self._added, filtered)
+        bounded = [
+            self._fragment(number, self.format, fragment, bounds.get(number))
+            for number, fragment in enumerate(self._fragments)
+        ]
+        numbers = {fragment.path: number for number, fragment in enumerate(self._fragments)}
+        dataset = ds.FileSystemDataset(bounded, self.schema, self.format, self.filesystem)
+        found = sorted(numbers[fragment.path] for fragment in dataset.get_fragments(filter=condition))
+        return {number: self._fragments[number] for number in found}
+
+    def _fragment(
+        self, number: int, file_format: ds.FileFormat, like: ds.Fragment, bounds: pc.Expression | None = None
+    ) -> ds.Fragment:
+        partition = like.partition_expression
+        return file_format.make_fragment(
+            like.path,
+            filesystem=self.filesystem,
+            partition_expression=partition if bounds is None else partition & bounds,
+            file_size=self._added.column("size_bytes")[number].as_py(),
+        )
+
+
+def _file_bounds(added: pa.Table, fields: Sequence[pa.Field]) -> dict[int, pc.Expression]:
+    """Returns what the log says of these columns, by the file's number. Columns inside structs are not compared."""
+    bounds: dict[int, pc.Expression] = {}
+    for field in fields:
+        rows, nulls, low, high = _column_statistics(added, field)
+        if nulls is None:
+            continue
+        column, is_null = ds.field(field.name), ds.field(field.name).is_null()
+        for number, (row_count, null_count) in enumerate(zip(rows.to_pylist(), nulls.to_pylist(), strict=True)):
+            known = []
+            if null_count == 0:
+                known.append(column.is_valid())
+            elif null_count is not None and null_count == row_count:
+                known.append(is_null)
+            if low is not None and low[number].is_valid:
+                known.append(column >= low[number] if null_count == 0 else (column >= low[number]) | is_null)
+            if high is not None and high[number].is_valid:
+                known.append(column <= high[number] if null_count == 0 else (column <= high[number]) | is_null)
+            if known:
+                bounds[number] = reduce(and_, known, *([bounds[number]] if number in bounds else []))
+    return bounds
+
+
+def _column_statistics(
+    added: pa.Table, field: pa.Field
+) -> tuple[pa.Array, pa.Array | None, pa.Array | None, pa.Array | None]:
+    """Returns the number of rows, the number of nulls, minimum and maximum of a column by file; None if unknown."""
+
+    def of(name: str) -> pa.Array | None:
+        if name not in added.column_names or pa.types.is_nested(field.type):
+            return None
+        values = added.column(name).combine_chunks()
+        index = values.type.get_field_index(field.name)
+        return None if index < 0 else pc.struct_field(values, [index])
+
+    low, high = of("min"), of("max")
+    if high is not None and pa.types.is_timestamp(field.type):
+        # The log has milliseconds, rounded down.
+        ends = pc.add(high.cast(pa.timestamp("us")).cast(pa.int64()), 999)
+        high = ends.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=field.type.tz))
+    rows = added.column("num_records").combine_chunks()
+    return rows, of("null_count"), low, high
+
+
+def _referenced_fields(schema: pa.Schema, condition: pc.Expression) -> list[pa.Field]:
+    """Returns the fields that a condition may refer to: Arrow shows an expression, but not its fields."""
+    text = str(condition)
+    return [field for field in schema if field.name in text or "FieldPath(" in text]
+
+
+def _may_differ(kind: pa.DataType) -> bool:
+    """Returns whether a file may have this type in a form that cannot be compared with it."""
+    checks = (pa.types.is_string, pa.types.is_binary, pa.types.is_timestamp, pa.types.is_struct)
+    return any(check(kind) for check in checks)
+
+
+def _view_paths(fields: Iterable[pa.Field], file_fields: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[str]:
+    """Yields the paths of a file's views of text and bytes. Items of lists and maps have no statistics of their own."""
+    for field in fields:
+        index = file_fields.get_field_index(field.name)
+        if index < 0:
+            continue
+        kind = file_fields.field(index).type
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            yield prefix + field.name
+        elif pa.types.is_struct(kind):
+            yield from _view_paths(kind.fields, kind, f"{prefix}{field.name}.")
+
+
+def _lacks_zone(fields: Sequence[pa.Field], fragment: ds.Fragment) -> bool:
+    """Returns whether a filtered time has a zone in the table and none in the file, or the reverse. Files have no
+    statistics of INT96.
+    """
+    schema = fragment.physical_schema
+    different = {name for field in fields for name in _zone_differences(field, schema, "")}
+    if not different:
+        return False
+    columns = fragment.metadata.schema
+    return any(
+        columns.column(index).path in different and columns.column(index).physical_type != "INT96"
+        for index in range(len(columns))
+    )
+
+
+def _zone_differences(field: pa.Field, file_fields: pa.Schema | pa.StructType, prefix: str) -> Iterator[str]:
+    index = file_fields.get_field_index(field.name)
+    kind = file_fields.field(index).type if index >= 0 else None
+    if pa.types.is_timestamp(field.type) and kind is not None and pa.types.is_timestamp(kind):
+        if (field.type.tz is None) != (kind.tz is None):
+            yield prefix + field.name
+    elif pa.types.is_struct(field.type) and kind is not None and pa.types.is_struct(kind):
+        for inner in field.type.fields:
+            yield from _zone_differences(inner, kind, f"{prefix}{field.name}.")
+
+
+def dataset_of(lake: Lake, table: DeltaTable) -> TableDataset:
     """Returns the open table as a pyarrow dataset, at its open version.
 
     Files are read by Arrow's own file system. deltalake's default passes a Python object per file; if Arrow's threads
@@ -120,21 +303,31 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
     """
     address = urlparse(table.table_uri)
     root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
-    dataset = table.to_pyarrow_dataset(filesystem=root)
-    added = pa.table(table.get_add_actions())
+    # Raises for features that cannot be read this way; the files are listed below.
+    schema = table.to_pyarrow_dataset(filesystem=root, file_pruning_predicate="1 = 2").schema
+    added, file_format = pa.table(table.get_add_actions()), parquet_format()
     # Paths are URL-encoded in the log, but not in a dataset.
     paths = map(unquote, added.column("path").to_pylist())
-    sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
-    sized = [
-        fragment.format.make_fragment(
-            fragment.path,
-            filesystem=root,
-            partition_expression=fragment.partition_expression,
-            file_size=sizes.get(fragment.path),
+    fragments = [
+        file_format.make_fragment(path, filesystem=root, partition_expression=partition, file_size=size)
+        for path, partition, size in zip(
+            paths, _partitions(added, schema), added.column("size_bytes").to_pylist(), strict=True
         )
-        for fragment in dataset.get_fragments()
     ]
-    return ds.FileSystemDataset(sized, dataset.schema, dataset.format, root)
+    return TableDataset(fragments, schema, root, added)
+
+
+def _partitions(added: pa.Table, schema: pa.Schema) -> list[pc.Expression]:
+    """Returns the partition of each added file."""
+    expressions = [pc.scalar(True)] * added.num_rows
+    columns = added.column("partition").combine_chunks() if "partition" in added.column_names else None
+    for index, field in enumerate([] if columns is None else columns.type.fields):
+        column = ds.field(field.name)
+        values = pc.struct_field(columns, [index]).cast(schema.field(field.name).type)
+        for number, value in enumerate(values):
+            is_value = column == value if value.is_valid else column.is_null()
+            expressions[number] = is_value if index == 0 else expressions[number] & is_value
+    return expressions
 
 
 def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
@@ -185,11 +378,13 @@ def select_rows(
     """
     refresh(table)
     schema = pa.schema(table.schema().to_arrow())
+    read = pa.schema([schema.field(name) for name in sorted({*columns, *values})])
     root = arrow_path(lake.storage, key)
     matching_rows: list[dict[str, Any]] = []
     for path in _candidate_paths(table, values):
         with lake.filesystem.open_input_file(f"{root}/{path}") as source:
-            rows = pq.read_table(source, columns=sorted({*columns, *values}))
+            batches = read_parquet(source, columns=read.names).to_batches()
+        rows = pa.Table.from_batches([rows_as_declared(batch, read) for batch in batches], schema=read)
         mask = None
         for name, accepted in values.items():
             kind = schema.field(name).type

@@ -18,13 +18,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import Schema
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
+from deltaworks.tables.files import open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Reading many commits is bound by latency, because they are small objects.
@@ -336,7 +336,7 @@ def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterato
             yield from _parse_commit(stream.read())
         return
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
-        file = pq.ParquetFile(source)
+        file = open_parquet(source)
         leaves = [f"{file.schema.column(index).path}." for index in range(len(file.schema))]
         present = [column for column in columns if any(leaf.startswith(f"{column}.") for leaf in leaves)]
         for batch in file.iter_batches(columns=present):

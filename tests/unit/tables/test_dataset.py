@@ -114,9 +114,6 @@ def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -
         rows = ours.to_table(filter=condition).sort_by("number")
         assert rows.num_rows == (3000 if condition is None else 500)
         assert rows.equals(own.to_table(filter=condition).sort_by("number")), condition
-    assert [str(one.partition_expression) for one in ours.get_fragments()] == [
-        str(one.partition_expression) for one in own.get_fragments()
-    ], "the log's bounds leave out the same files"
 
 
 def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) -> None:
@@ -145,7 +142,7 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
     table = lake.open("counted")
     assert table is not None
     lake.filesystem.get_file_info("datasets")
-    for condition in (None, ds.field("place") == "a+b"):
+    for condition in (None, ds.field("place") == "a+b", ds.field("number") < 3):
         with counted(monkeypatch) as own:
             expected = table.to_pyarrow_dataset().to_table(filter=condition).num_rows
         with counted(monkeypatch) as ours:

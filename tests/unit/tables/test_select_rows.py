@@ -65,8 +65,8 @@ def test_files_without_the_values_are_not_opened(tmp_path: Path, monkeypatch: py
     held = [[{"outcome": "held", "batch_id": 20, "row": 0}]]
     lake, table = table_of(tmp_path, committed + held)
     opened = []
-    read = module.pq.read_table
-    monkeypatch.setattr(module.pq, "read_table", lambda source, **options: opened.append(1) or read(source, **options))
+    read = module.read_parquet
+    monkeypatch.setattr(module, "read_parquet", lambda source, **options: opened.append(1) or read(source, **options))
 
     found = select_rows(
         lake, "t", table, columns=["batch_id"], values={"outcome": ["held", "caught_up"], "batch_id": [20, 21]}

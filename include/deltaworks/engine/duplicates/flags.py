@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 from deltaworks.specs.table import DUPLICATE_COLUMN
+from deltaworks.tables.files import read_parquet
 
 #: Cached ids by table folder; Spark reuses Python workers for later batches.
 _WINDOW_IDS_BY_ROOT: dict[str, WindowIds] = {}
@@ -51,7 +51,7 @@ class DuplicateFlagger:
     def _read_ids(self, root: str, path: str) -> pa.ChunkedArray | None:
         try:
             with self._filesystem.open_input_file(f"{root}/{path}") as source:
-                return pq.read_table(source, columns=["event_id"]).column(0)
+                return read_parquet(source, columns=["event_id"]).column(0)
         except FileNotFoundError:  # removed by VACUUM in the meantime
             return None
 

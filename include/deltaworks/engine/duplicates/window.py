@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
@@ -22,7 +21,7 @@ from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
-from deltaworks.tables.files import WrittenFile, write_file
+from deltaworks.tables.files import WrittenFile, read_parquet, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class CrossTaskDuplicates:
     def _flag_file(self, table: str, file: WrittenFile, duplicates: IdHashes) -> WrittenFile:
         filesystem, root = self.target.filesystem(), self.target.roots[table]
         with filesystem.open_input_file(f"{root}/{file.path}") as source:
-            rows = pq.read_table(source)
+            rows = read_parquet(source)
         flags = rows.column(DUPLICATE_COLUMN).combine_chunks()
         is_duplicate = duplicates.contains(*hash_ids(rows.column("event_id").combine_chunks()))
         if not (is_duplicate & np.asarray(pc.is_valid(flags))).any():

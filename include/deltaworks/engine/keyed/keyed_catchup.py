@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
 
 from deltaworks.control import paths
@@ -49,7 +48,7 @@ from deltaworks.tables.commit import (
     transaction_version,
 )
 from deltaworks.tables.features import has_deletion_vectors
-from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.files import open_parquet, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, iter_row_batches, rows_of
 from deltaworks.tables.log import Action, commit_history, read_commits, state_at
 from deltaworks.tables.steps import keyed_application
@@ -121,7 +120,7 @@ def read_file_rows(
     for action in files:
         partition = action.get("partitionValues") or {}
         with lake.filesystem.open_input_file(f"{root}/{unquote(action['path'])}") as source:
-            file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+            file = open_parquet(source)
             present = [name for name in columns if name in file.schema_arrow.names]
             parts: Iterator[pa.RecordBatch]
             if present:

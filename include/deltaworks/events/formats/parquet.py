@@ -26,6 +26,7 @@ from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone_or_row
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
+from deltaworks.tables.files import open_parquet
 
 # Reading the footer.
 
@@ -215,9 +216,9 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
     if not payload.startswith(MAGIC):
         raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not start with Parquet's magic bytes")
     try:
-        file = pq.ParquetFile(pa.BufferReader(payload))
+        file = open_parquet(pa.BufferReader(payload))
         texts = _text_columns(file.metadata)
-        with_dictionaries = pq.ParquetFile(
+        with_dictionaries = open_parquet(
             pa.BufferReader(payload), metadata=file.metadata, read_dictionary=texts, page_checksum_verification=True
         )
         target = _to_microseconds(file.schema_arrow)

@@ -33,6 +33,7 @@ from deltaworks.privacy.erasure.token_search import TokenSearch, combine_searche
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.tables.files import open_parquet, without_views
 
 #: Request id by index of the event to erase within one piece of a payload.
 Owners = dict[int, str]
@@ -123,9 +124,10 @@ def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> byt
     Args:
         request_by_row: request id by row number.
     """
-    file = pq.ParquetFile(pa.BufferReader(content))
+    file = open_parquet(pa.BufferReader(content))
     # Erased rows are null, so all columns must be nullable.
-    schema = pa.schema([field.with_nullable(True) for field in file.schema_arrow], file.schema_arrow.metadata)
+    fields = without_views(file.schema_arrow.empty_table()).schema
+    schema = pa.schema([field.with_nullable(True) for field in fields], fields.metadata)
     if ERASED_FIELD not in schema.names:
         schema = schema.append(pa.field(ERASED_FIELD, pa.string()))
     metadata = file.metadata
@@ -134,7 +136,7 @@ def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> byt
     first = 0
     with pq.ParquetWriter(sink, schema, compression=codec.lower()) as writer:
         for group in range(metadata.num_row_groups):
-            rows = file.read_row_group(group)
+            rows = without_views(file.read_row_group(group))
             writer.write_table(_replace_rows(rows, schema, request_by_row, first), row_group_size=max(1, rows.num_rows))
             first += rows.num_rows
     return bytes(sink.getvalue())

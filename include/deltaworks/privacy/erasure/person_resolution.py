@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable
 from typing import Literal, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltaworks.control import paths
 from deltaworks.control.records.store import StateRecord
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.selection import rows_where, sql_one_of
 
 
 class Person(StateRecord):
@@ -126,12 +126,9 @@ class MutationIntervals:
 
     def original_ids(self, ids: Collection[str]) -> set[str]:
         """See `OriginalIdLookup.original_ids`."""
-        delta_table = self._lake.open(self._key) if self._key else None
-        return (
-            set()
-            if delta_table is None
-            else _values(rows_where(delta_table, sql_one_of("final_id", ids), columns=["id"]))
-        )
+        has_final_id = pc.field("final_id").isin(pa.array(sorted(ids), pa.string()))
+        rows = self._lake.rows(self._key, columns=["id"], filters=has_final_id) if self._key else None
+        return set() if rows is None else _values(rows)
 
 
 def _values(rows: pa.Table) -> set[str]:

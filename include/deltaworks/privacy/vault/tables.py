@@ -29,8 +29,7 @@ from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.privacy.vault.key_pages import SubjectKey
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import guarded_commit, refresh
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.selection import rows_where, sql_one_of
+from deltaworks.tables.lake import Lake, rows_of
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 IDENTITIES: Final = pa.schema(
@@ -193,10 +192,11 @@ class VaultTables:
         table = self._lake.open(key)
         if table is None:
             return form.empty_table()
-        within = (
-            f"namespace = '{self._namespace}' AND ({sql_one_of('token', tokens)} OR {sql_one_of('subject', subjects)})"
+        in_namespace = pc.field("namespace") == self._namespace
+        is_selected = pc.field("token").isin(pa.array(sorted(tokens), pa.string())) | pc.field("subject").isin(
+            pa.array(sorted(subjects), pa.string())
         )
-        return rows_where(table, within, columns=names).cast(form)
+        return rows_of(self._lake, table, columns=names, filters=in_namespace & is_selected)
 
     def _metadata(self, operation: str) -> str:
         return user_metadata(pipeline=self._namespace, batch=0, operation=f"vault_{operation}")

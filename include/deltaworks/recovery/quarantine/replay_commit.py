@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
@@ -31,7 +30,7 @@ from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA, REPROCESSED, landed_seqs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
+from deltaworks.tables.files import WrittenFile, read_parquet, split_by_partition, write_file, write_file_body
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
 
@@ -241,7 +240,7 @@ class PreparedTableFiles:
 
     def _read(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
         with self._lake.filesystem.open_input_file(f"{self._root}/{file.path}") as source:
-            return pq.read_table(source, columns=columns)
+            return read_parquet(source, columns=columns)
 
     def files_missing_from(self, table: DeltaTable) -> list[AddAction]:
         """Returns the add actions for rows that this snapshot of the table lacks."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
@@ -24,7 +23,7 @@ from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
-from deltaworks.tables.files import split_by_partition
+from deltaworks.tables.files import read_parquet, split_by_partition
 from deltaworks.tables.files_commit import FilesCommit, reasons_against_files_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, parse_schema_string, stats_of
@@ -151,7 +150,7 @@ class DirectReplacer:
         parts = []
         for path in paths:
             with filesystem.open_input_file(path) as source:
-                parts.append(pq.read_table(source))
+                parts.append(read_parquet(source))
         rows = pa.concat_tables(parts, promote_options="default") if parts else columns.empty_table()
         unknown = sorted(set(rows.column_names) - set(columns.names))
         if unknown:

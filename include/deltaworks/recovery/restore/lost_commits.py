@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
@@ -35,7 +34,7 @@ from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, 
 from deltaworks.recovery.reprocess.selection import ObjectResolver, Selection, SourceObject
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.features import reasons_to_use_spark
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.files import WrittenFile, read_parquet, split_by_partition, write_file
 from deltaworks.tables.files_commit import TargetState
 from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import Action, FileId, TableState, stats_of
@@ -269,7 +268,7 @@ class _LostRowStager:
             if low is not None and high is not None and (int(high) < first or int(low) > last):
                 continue
             with self._lake.filesystem.open_input_file(f"{root}/{path}") as source:
-                present |= set(row_keys(pq.read_table(source, columns=list(ROW_KEY_COLUMNS))))
+                present |= set(row_keys(read_parquet(source, columns=list(ROW_KEY_COLUMNS))))
         return {place for place in present if place[0] in seqs}
 
     def _quarantined_keys(self, seqs: set[int]) -> set[RowKey]:

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -30,6 +29,7 @@ from deltaworks.specs.globs import glob_expression
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
+from deltaworks.tables.files import read_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: The message of delta-rs for a commit that is not JSON; it has no error class. A missing commit may be a delayed
@@ -260,7 +260,7 @@ class FileEventLog:
     def _read_file(self, file: LogFile) -> pa.Table:
         path = arrow_path(self._lake.storage, f"{self._key}/{file.path}")
         with self._lake.filesystem.open_input_file(path) as source:
-            table = pq.read_table(source)
+            table = read_parquet(source)
         return table.select(FILE_EVENT_SCHEMA.names).cast(FILE_EVENT_SCHEMA).sort_by("seq")
 
     def _cache_tables(self, loaded: dict[str, pa.Table]) -> None:

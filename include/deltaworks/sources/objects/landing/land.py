@@ -480,9 +480,9 @@ def _unsplit_piece(content: Content, source: PayloadSpec, max_bytes: int) -> Pie
 
 
 def _rows_of_parquet(data: bytes) -> int:
-    import pyarrow.parquet as pq
+    from deltaworks.tables.files import open_parquet
 
-    return int(pq.read_metadata(pa.BufferReader(data)).num_rows)
+    return int(open_parquet(pa.BufferReader(data)).metadata.num_rows)
 
 
 def _records_of_avro(data: bytes) -> int:
