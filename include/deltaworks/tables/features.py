@@ -27,6 +27,7 @@ SUPPORTED_FEATURES = frozenset(
         _DELETION_VECTORS,  # concerns deletes only
         "vacuumProtocolCheck",  # concerns VACUUM only
         "timestampNtz",  # no declared type uses it
+        "variantType",  # values are written, and copied, as they are
         "columnMapping",  # properties are checked
         "identityColumns",  # columns are checked
     }

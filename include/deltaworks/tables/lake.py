@@ -22,6 +22,7 @@ from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.files import INT96_UNIT, read_parquet, split_by_partition, write_file
+from deltaworks.tables.variant import with_marked_variants
 
 _DELETE_THREADS = 16
 _FOOTER_THREADS = 16
@@ -150,6 +151,12 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filtered = TableDataset(self._fragments, self.schema, self.filesystem, self._added)
         filtered._condition = expression if self._condition is None else self._condition & expression
         return filtered
+
+    def replace_schema(self, schema: pa.Schema) -> TableDataset:
+        """Returns the dataset with another schema."""
+        replaced = TableDataset(self._fragments, schema, self.filesystem, self._added)
+        replaced._condition = self._condition
+        return replaced
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:
         """Returns a scanner of the rows that match `filter`. See pyarrow's `Dataset.scanner`."""
@@ -351,7 +358,10 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """Returns the open table as an object that DuckDB can register and scan repeatedly."""
-    return _DeletionVectorStream(table) if has_deletion_vectors(table) else dataset_of(lake, table)
+    if has_deletion_vectors(table):
+        return _DeletionVectorStream(table)
+    dataset = dataset_of(lake, table)
+    return dataset.replace_schema(with_marked_variants(dataset.schema, table.schema()))
 
 
 class _DeletionVectorStream:
@@ -361,7 +371,9 @@ class _DeletionVectorStream:
         self._table = table
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return _scan_batches(self._table).__arrow_c_stream__(requested_schema)
+        rows = _scan_batches(self._table)
+        marked = rows.cast(with_marked_variants(rows.schema, self._table.schema()))
+        return marked.__arrow_c_stream__(requested_schema)
 
 
 def _scan_batches(table: DeltaTable) -> pa.RecordBatchReader:

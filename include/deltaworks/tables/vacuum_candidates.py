@@ -46,7 +46,6 @@ _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "rowTracking",
     "typeWidening",
     "typeWidening-preview",
-    "variantType",
     "variantType-preview",
 }
 _MAX_WRITER_VERSION = 7
