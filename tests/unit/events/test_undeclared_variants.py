@@ -22,6 +22,7 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumn, add_columns, evolved_columns, to_records
 from deltaworks.events.parse import Parser
+from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.privacy.erasure.purge_table import TablePurger, erasure_step
 from deltaworks.privacy.erasure.scan import scan_object
@@ -371,6 +372,39 @@ class TestTable:
         assert replaced.outcome == "committed"
         assert shop.ask("SELECT color FROM shop.orders ORDER BY event_time") == [("red",), (None,)]
         assert shop.rest() == {1: {}, 2: {"size": 1}}
+
+
+def test_private_fields_in_it_are_redacted_like_those_in_the_text() -> None:
+    privacy: dict[str, Any] = {
+        "namespace": "players",
+        "subject": "player.id",
+        "fields": [
+            {"path": "player.id", "action": "token", "as": "player"},
+            {"path": "player.email", "action": "vault", "as": "email"},
+            {"path": "friends[].name", "action": "drop"},
+            {"path": "ip", "action": "truncate_ip"},
+        ],
+    }
+    content = event(
+        1,
+        player={"id": "canary-7", "email": "canary@example.org", "big": 12345678901234567890123},
+        friends=[{"name": "canary", "level": 2}],
+        ip="203.0.113.77",
+    )
+
+    def rest(keep_rest: str) -> pa.ChunkedArray:
+        parser = Parser(declared(keep_rest=keep_rest, privacy=privacy), redaction_keys=RedactionKeys(bytes(range(32))))
+        ((_, rows),) = parser.parse(payloads_of(content), batch_metadata())
+        return rows.column("_rescued" if keep_rest == "text" else "_rest")
+
+    variant = rest("variant")
+    ((found,),) = [texts(variant)]
+    assert [found] == texts(rest("text"))
+    assert found["friends"] == [{"level": 2}]
+    assert found["player"]["big"] == 12345678901234567890123
+    assert found["player"]["id"].startswith("p1_")
+    assert found["ip"] == "203.0.113.0"
+    assert b"canary" not in b"".join(variant[0].as_py().values())
 
 
 class TestErasure:

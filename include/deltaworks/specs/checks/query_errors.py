@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import sqlglot
@@ -19,11 +19,14 @@ from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
 from deltaworks.specs.gold import view_name
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.table import REST_COLUMN
 
 _DIALECT_NOTES = {
     "spark": "gold SQL is written in Spark's dialect",
     "duckdb": "views and panels are written in DuckDB's dialect",
 }
+#: Functions of Spark that DuckDB has not.
+_VARIANT_FUNCTIONS = frozenset({"variant_get", "try_variant_get"})
 _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
 _INVALID_AFTER_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
@@ -66,12 +69,31 @@ def check_query(
             for table in names.unknown_tables()
             if not _is_path(table, dialect)
         ]
+        if not errors and any(REST_COLUMN in (columns or ()) for columns in views.values()):
+            errors = [SpecError(path, line, "", f"{text} ({note})") for line, text in _variant_problems(query, dialect)]
         # Columns of unknown tables cannot be checked.
         if not errors:
             errors = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
         return names.output_columns(), sorted(dict.fromkeys(errors), key=lambda spec_error: spec_error.line)
     except SqlglotError as error:
         return None, [SpecError(path, 1, "", f"{_first_line(error)} ({note})")]
+
+
+def _variant_problems(query: exp.Query, dialect: str) -> Iterator[tuple[int, str]]:
+    """Yields lines with fields of undeclared fields in the other dialect, and what to write there."""
+    for node in query.find_all(exp.Column, exp.Bracket, exp.Anonymous):
+        if isinstance(node, exp.Anonymous):
+            if dialect == "duckdb" and node.name.lower() in _VARIANT_FUNCTIONS:
+                yield line_at(node), f"there is no function {node.name}; write {REST_COLUMN}.color::VARCHAR"
+        elif dialect == "spark":
+            column = node.this if isinstance(node, exp.Bracket) else node
+            parts = [part.name.lower() for part in column.parts] if isinstance(column, exp.Column) else []
+            if REST_COLUMN in (parts if isinstance(node, exp.Bracket) else parts[:-1]):
+                yield (
+                    line_at(column.this),
+                    f"{REST_COLUMN} is a variant; write variant_get({REST_COLUMN}, '$.color', 'string') for its field "
+                    "color",
+                )
 
 
 def _write_keyword(query: exp.Query) -> str | None:

@@ -249,6 +249,52 @@ def test_gold_sql_is_parsed_as_spark_sql_with_known_names(project: Path, sql: st
         assert SPARK in spec_error
 
 
+REST = PIPELINE.replace("  - name: orders\n", "  - name: orders\n    evolve: rescue\n    keep_rest: variant\n")
+ADVICE = "_rest is a variant; write variant_get(_rest, '$.color', 'string') for its field color"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("variant_get(_rest, '$.color', 'string')", None),
+        ("to_json(_rest)", None),
+        ("_rest", None),
+        ("_rest.color", ADVICE),
+        ("o._rest.color", ADVICE),
+        ("o._rest.a.b.c", ADVICE),
+        ("_REST['color']", ADVICE),
+        ("_rescued", "there is no column '_rescued' in o; did you mean '_rest'?"),
+    ],
+)
+def test_gold_sql_reads_undeclared_fields_as_spark_does(project: Path, item: str, expected: str | None) -> None:
+    sql = f"SELECT event_date,\n{item} AS field FROM orders o"
+
+    found = [text.partition(f" ({SPARK})")[0] for text in check_of_shop(project, sql, pipeline=REST)]
+
+    assert found == ([] if expected is None else [f"daily.sql:2: {expected}"])
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("_rest.color::VARCHAR", None),
+        ("o._rest.a.b[1]", None),
+        ("_rest['color']", None),
+        ("_rest::JSON", None),
+        ("variant_get(_rest, '$.color', 'string')", "there is no function variant_get; write _rest.color::VARCHAR"),
+    ],
+)
+def test_views_read_undeclared_fields_as_duckdb_does(project: Path, item: str, expected: str | None) -> None:
+    (project / "include/pipelines/shop/colors.sql").write_text(f"SELECT {item} AS field FROM orders o")
+    view = "views:\n  - {name: colors, sql: colors.sql, reads: [orders]}\n"
+
+    found = check_of_shop(project, gold=DAILY + view, pipeline=REST)
+
+    assert [text.partition(" (views and panels")[0] for text in found] == (
+        [] if expected is None else [f"colors.sql:1: {expected}"]
+    )
+
+
 def test_declared_result_columns_must_exist(project: Path) -> None:
     gold = DAILY.replace("event_date}", "day, checks: {unique: [event_dte], not_null: turnover}}")
 
