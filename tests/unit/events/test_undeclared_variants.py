@@ -37,7 +37,8 @@ from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.features import reasons_against_compacting, reasons_against_rewriting, reasons_to_use_spark
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import state_at
+from deltaworks.tables.log import Action, state_at
+from deltaworks.tables.log_writer import write_commit
 from deltaworks.tables.query import connect
 from deltaworks.tables.table_swap import recreate_table
 from deltaworks.tables.vacuum_candidates import reasons_against_vacuum
@@ -54,6 +55,7 @@ from deltaworks.testing import (
 from tests.examples import examples
 from tests.unit.engine.batch_records import prepared_batch
 from tests.unit.privacy.erasure.test_purge_table import token
+from tests.unit.test_reading import vector_of
 
 KEY = paths.table("shop", "orders")
 
@@ -248,6 +250,27 @@ class TestReading:
         shop.add(event(1), event(2, x=None), event(3, x=1))
 
         assert shop.ask("SELECT n, _rest IS NULL FROM shop.orders ORDER BY n") == [(1, True), (2, True), (3, False)]
+
+    def test_a_table_with_marked_rows_is_read(self, shop: Shop) -> None:
+        shop.add(event(1, color="red"), event(2, color="blue"), event(3, color="green"))
+        table = shop.open()
+        features = ["deletionVectors", "variantType"]
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+        (added,) = state_at(shop.lake, shop.objects, KEY, table.version()).files.values()
+        removed = {"path": added["path"], "deletionTimestamp": 1_700_000_000_000, "dataChange": True}
+        actions: list[Action] = [
+            {"protocol": protocol},
+            {"remove": removed},
+            {"add": {**added, "dataChange": True, "deletionVector": vector_of(1)}},
+        ]
+        assert write_commit(shop.objects, KEY, table.version() + 1, actions)
+
+        assert shop.rest() == {1: {"color": "red"}, 3: {"color": "green"}}
 
 
 class TestTable:
