@@ -246,11 +246,8 @@ def _bytes(content: _Bytes) -> bytes:
 
 
 def _shown(data: bytes) -> str:
-    """Returns bytes as they appear in an event: UTF-8, or hexadecimal if invalid."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.hex()
+    """Returns bytes as they appear in an event."""
+    return data.hex()
 
 
 def _text(content: _Bytes) -> str:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,31 @@ _TO_Z85 = str.maketrans(
 @pytest.fixture
 def table(tmp_path: Path) -> str:
     """Three rows, of which version 1 has two."""
-    for amounts in ([1], [2], [3]):
-        write_deltalake(tmp_path / "orders", pa.table({"amount": amounts}), mode="append")
+    for amount in (1, 2, 3):
+        write_deltalake(tmp_path / "orders", rows_of(amount), mode="append")
     return str(tmp_path / "orders")
+
+
+def rows_of(*amounts: int) -> pa.Table:
+    return pa.table({"amount": amounts, "shop": [f"shop {amount}" for amount in amounts]})
+
+
+@pytest.fixture(params=["merge", "update", "delete", "compact"])
+def rewritten(table: str, request: pytest.FixtureRequest) -> str:
+    """The same three rows in files that delta-rs wrote in another way than by appending."""
+    delta = DeltaTable(table)
+    if request.param == "merge":
+        merge = delta.merge(rows_of(2, 3), "t.amount = s.amount", source_alias="s", target_alias="t")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    elif request.param == "update":
+        delta.update(updates={"shop": "shop || '!'"}, predicate="amount > 1")
+    elif request.param == "delete":
+        write_deltalake(table, rows_of(3, 4), mode="append")
+        DeltaTable(table).delete("amount = 4")
+        DeltaTable(table).delete("amount = 1")
+    else:
+        delta.optimize.compact()
+    return table
 
 
 @pytest.fixture
@@ -81,7 +104,8 @@ def rows_in(names: dict[str, Any], name: str) -> int:
 
 def test_there_are_examples_of_all_readers_that_can_be_had() -> None:
     told = " ".join(example for _, example in EXAMPLES)
-    assert all(word in told for word in ("QueryBuilder", "duckdb.sql", "to_pandas", "pl.scan_delta"))
+    assert all(word in told for word in ("QueryBuilder", "duckdb.sql", "read_pandas", "pl.scan_delta"))
+    assert all("> 'a'" in example or '> "a"' in example for _, example in EXAMPLES)
 
 
 @pytest.mark.parametrize("example", [example for _, example in EXAMPLES])
@@ -100,19 +124,38 @@ def test_an_example_for_marks_leaves_marked_rows_out(example: str, marked: str) 
     assert rows_in(names, "answer" if "answer" in names else "frame") == 2
 
 
-@pytest.mark.parametrize(
-    "example", [example for marks, example in EXAMPLES if not marks and "QueryBuilder" not in example]
-)
-def test_the_others_refuse_a_table_with_marks(example: str, marked: str) -> None:
+#: A condition in SQL, the same in Polars, and in Python.
+CONDITIONS: list[tuple[str, str, Callable[[str], bool]]] = [
+    ("= 'shop 3'", '== "shop 3"', lambda text: text == "shop 3"),
+    ("= 'not there'", '== "not there"', lambda text: text == "not there"),
+    ("> 'shop 2!'", '> "shop 2!"', lambda text: text > "shop 2!"),
+    ("LIKE 'shop%'", '.str.starts_with("shop")', lambda text: text.startswith("shop")),
+]
+
+
+@pytest.mark.parametrize("example", [example for _, example in EXAMPLES])
+@pytest.mark.parametrize(("sql", "polars", "holds"), CONDITIONS)
+def test_an_example_filters_texts_in_files_of_every_operation(
+    example: str, sql: str, polars: str, holds: Callable[[str], bool], rewritten: str
+) -> None:
+    shops = pa.RecordBatchReader.from_stream(DeltaTable(rewritten).scan(columns=["shop"])).read_all()
+    changed = example.split("\nbefore", maxsplit=1)[0].replace("> 'a'", sql).replace('> "a"', polars)
+
+    names = run(changed, rewritten)
+
+    assert rows_in(names, "answer" if "answer" in names else "frame") == sum(map(holds, shops["shop"].to_pylist()))
+
+
+def test_deltalakes_own_dataset_and_polars_over_it_refuse_a_table_with_marks(marked: str) -> None:
     with pytest.raises(DeltaProtocolError, match="deletionVectors"):
-        run(example, marked)
+        DeltaTable(marked).to_pyarrow_dataset()
     with pytest.raises(DeltaProtocolError, match="deletionVectors"):
         pl.read_delta(marked, use_pyarrow=True)
 
 
 def test_the_example_for_undeclared_fields_reads_them(tmp_path: Path) -> None:
     (example,) = (example for _, example in EXAMPLES if '"_rest"' in example)
-    rows = pa.table({"amount": [1, 2], "_rest": variant_array([encode_json('{"color": "red"}'), None])})
+    rows = pa.table({"shop": ["b", "c"], "_rest": variant_array([encode_json('{"color": "red"}'), None])})
     table = DeltaTable.create(tmp_path / "orders", delta_schema(rows.schema))
     write_deltalake(table, rows, mode="append")
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
-from deltaworks.events.lossless_numbers import FIRST_INEXACT_DOUBLE
+from deltaworks.events.lossless_numbers import FIRST_INEXACT_DOUBLE, NUMBER
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601, TimeFormat
@@ -292,7 +292,8 @@ def _to_boolean(value: Any) -> bool:
 
 
 def _to_integer(value: Any, bits: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not value.is_integer()):
         raise type_mismatch(value, "whole number")
     if not -(1 << bits) <= value < 1 << bits:
         raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} needs more than {bits + 1} bits")
@@ -305,6 +306,8 @@ def _to_integer(value: Any, bits: int) -> int:
 
 def _to_number(value: Any, width: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
+        raise type_mismatch(value, "number")
+    if isinstance(value, float) and math.isnan(value):
         raise type_mismatch(value, "number")
     try:
         number = float(value)
@@ -319,6 +322,8 @@ def _to_number(value: Any, width: str) -> float:
 
 def _to_decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise type_mismatch(value, kind)
+    if not NUMBER.fullmatch(value.strip() if isinstance(value, str) else repr(value)):
         raise type_mismatch(value, kind)
     if isinstance(value, float) and not _has_exact_digits(value):
         raise ConversionError(

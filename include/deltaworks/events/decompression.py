@@ -18,6 +18,8 @@ _MAGIC_PATTERNS = {
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
+#: A frame that zstd ignores, such as a table of contents, and that may be first: its magic bytes and size.
+_SKIPPABLE_FRAME = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18(.{4})", re.DOTALL)
 #: Output bytes per step. Bounded because input can expand a thousandfold.
 _PIECE_BYTES = 8 << 20
 #: Errors that decoders raise for corrupt data. isal's stubs declare IsalError as an instance.
@@ -65,6 +67,11 @@ def decompress(data: bytes, compression: Compression, *, max_bytes: int | None) 
 
 def detect_compression(data: bytes) -> str:
     """Returns `gzip`, `bzip2`, `zstd` or `none` by the first bytes."""
+    start = 0
+    while frame := _SKIPPABLE_FRAME.match(data, start):
+        start = frame.end() + int.from_bytes(frame[1], "little")
+        if _MAGIC_PATTERNS["zstd"].match(data, start):
+            return "zstd"
     return next((kind for kind, beginning in _MAGIC_PATTERNS.items() if beginning.match(data)), "none")
 
 

@@ -16,6 +16,8 @@ import orjson
 
 #: From this number on, several integers have the same double.
 FIRST_INEXACT_DOUBLE = 2.0**53
+#: A number in a text. Python's own types also accept `1_000`, digits of other scripts, and `nan`.
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # Matches numbers with so many digits that a double may not represent them. It includes the preceding character, because
 # a look-behind would take eight times as long.
 _LONG_NUMBER = re.compile(rb"[:,\[ \t\r\n](-?\d[\d.]{15,}(?:[eE][+-]?\d+)?)")

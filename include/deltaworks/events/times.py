@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
+from deltaworks.events.lossless_numbers import NUMBER
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import (
     EPOCH,
@@ -30,7 +31,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 #: Accepted range of times. Spark and Delta dates end with year 9999; times before 1900 come from clocks that were never
 #: set.
 EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
-LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
+LATEST_US = (dt.datetime.max - EPOCH) // MICROSECOND
 _ZERO_OFFSET = dt.timedelta()
 _DIGIT_DIRECTIVES = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
 _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
@@ -168,10 +169,10 @@ class TimeReader:
 
 def _epoch_us(value: Any, unit: str) -> int:
     if isinstance(value, str):
-        try:
-            value = int(value) if value.lstrip("-").isdigit() else float(value)
-        except ValueError:
-            raise type_mismatch(value, unit) from None
+        text = value.strip()
+        if not NUMBER.fullmatch(text):
+            raise type_mismatch(value, unit)
+        value = int(text) if text.lstrip("+-").isdigit() else float(text)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise type_mismatch(value, unit)
     if abs(value) > 1e15:

@@ -160,7 +160,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:
         """Returns a scanner of the rows that match `filter`. See pyarrow's `Dataset.scanner`."""
-        conditions = [each for each in (self._condition, filter) if each is not None]
+        conditions = [condition for condition in (self._condition, filter) if condition is not None]
         if not conditions:
             return super().scanner(columns=columns, **options)
         condition = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
@@ -188,8 +188,8 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
         ]
         numbers = {fragment.path: number for number, fragment in enumerate(self._fragments)}
         dataset = ds.FileSystemDataset(bounded, self.schema, self.format, self.filesystem)
-        found = sorted(numbers[fragment.path] for fragment in dataset.get_fragments(filter=condition))
-        return {number: self._fragments[number] for number in found}
+        matching = sorted(numbers[fragment.path] for fragment in dataset.get_fragments(filter=condition))
+        return {number: self._fragments[number] for number in matching}
 
     def _fragment(
         self, number: int, file_format: ds.FileFormat, like: ds.Fragment, bounds: pc.Expression | None = None
@@ -204,7 +204,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 
 def _file_bounds(added: pa.Table, fields: Sequence[pa.Field]) -> dict[int, pc.Expression]:
-    """Returns what the log says of these columns, by the file's number. Columns inside structs are not compared."""
+    """Returns the bounds of these columns in the log, by the number of the file. Columns inside structs have none."""
     bounds: dict[int, pc.Expression] = {}
     for field in fields:
         rows, nulls, low, high = _column_statistics(added, field)
@@ -212,17 +212,17 @@ def _file_bounds(added: pa.Table, fields: Sequence[pa.Field]) -> dict[int, pc.Ex
             continue
         column, is_null = ds.field(field.name), ds.field(field.name).is_null()
         for number, (row_count, null_count) in enumerate(zip(rows.to_pylist(), nulls.to_pylist(), strict=True)):
-            known = []
+            claims = []
             if null_count == 0:
-                known.append(column.is_valid())
+                claims.append(column.is_valid())
             elif null_count is not None and null_count == row_count:
-                known.append(is_null)
+                claims.append(is_null)
             if low is not None and low[number].is_valid:
-                known.append(column >= low[number] if null_count == 0 else (column >= low[number]) | is_null)
+                claims.append(column >= low[number] if null_count == 0 else (column >= low[number]) | is_null)
             if high is not None and high[number].is_valid:
-                known.append(column <= high[number] if null_count == 0 else (column <= high[number]) | is_null)
-            if known:
-                bounds[number] = reduce(and_, known, *([bounds[number]] if number in bounds else []))
+                claims.append(column <= high[number] if null_count == 0 else (column <= high[number]) | is_null)
+            if claims:
+                bounds[number] = reduce(and_, claims, *([bounds[number]] if number in bounds else []))
     return bounds
 
 
@@ -308,10 +308,14 @@ def dataset_of(lake: Lake, table: DeltaTable) -> TableDataset:
     Raises:
         DeltaProtocolError: the table has deletion vectors.
     """
+    # Raises for features that cannot be read this way; the files are listed below.
+    schema = table.to_pyarrow_dataset(filesystem=lake.filesystem, file_pruning_predicate="1 = 2").schema
+    return _dataset(lake, table, schema)
+
+
+def _dataset(lake: Lake, table: DeltaTable, schema: pa.Schema) -> TableDataset:
     address = urlparse(table.table_uri)
     root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
-    # Raises for features that cannot be read this way; the files are listed below.
-    schema = table.to_pyarrow_dataset(filesystem=root, file_pruning_predicate="1 = 2").schema
     added, file_format = pa.table(table.get_add_actions()), parquet_format()
     # Paths are URL-encoded in the log, but not in a dataset.
     paths = map(unquote, added.column("path").to_pylist())
@@ -342,16 +346,20 @@ def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = No
     names = list(columns) if columns else None
     if not has_deletion_vectors(table):
         return dataset_of(lake, table).to_table(columns=names, filter=filters)
-    return ds.Scanner.from_batches(_scan_batches(table), columns=names, filter=filters).to_table()
+    parts = (pa.Table.from_batches([batch]) for batch in _batches_without_deleted(lake, table))
+    matching = [part if filters is None else part.filter(filters) for part in parts]
+    rows = pa.concat_tables([_schema_of(table).empty_table(), *matching])
+    return rows if names is None else rows.select(names)
 
 
 def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yields all rows of the open table, one batch at a time."""
+    names = list(columns)
     if has_deletion_vectors(table):
-        scanner = ds.Scanner.from_batches(_scan_batches(table), columns=list(columns))
+        batches = (batch.select(names) for batch in _batches_without_deleted(lake, table))
     else:
-        scanner = dataset_of(lake, table).scanner(columns=list(columns))
-    for batch in scanner.to_batches():
+        batches = dataset_of(lake, table).scanner(columns=names).to_batches()
+    for batch in batches:
         if batch.num_rows:
             yield pa.Table.from_batches([batch])
 
@@ -359,7 +367,7 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """Returns the open table as an object that DuckDB can register and scan repeatedly."""
     if has_deletion_vectors(table):
-        return _DeletionVectorStream(table)
+        return _DeletionVectorStream(lake, table)
     dataset = dataset_of(lake, table)
     return dataset.replace_schema(with_marked_variants(dataset.schema, table.schema()))
 
@@ -367,18 +375,50 @@ def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
 class _DeletionVectorStream:
     """A table with deletion vectors as an Arrow stream. Each scan reads the table again."""
 
-    def __init__(self, table: DeltaTable) -> None:
-        self._table = table
+    def __init__(self, lake: Lake, table: DeltaTable) -> None:
+        self._lake, self._table = lake, table
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        rows = _scan_batches(self._table)
-        marked = rows.cast(with_marked_variants(rows.schema, self._table.schema()))
-        return marked.__arrow_c_stream__(requested_schema)
+        schema, batches = _schema_of(self._table), _batches_without_deleted(self._lake, self._table)
+        marked = with_marked_variants(schema, self._table.schema())
+        return pa.RecordBatchReader.from_batches(schema, batches).cast(marked).__arrow_c_stream__(requested_schema)
 
 
-def _scan_batches(table: DeltaTable) -> pa.RecordBatchReader:
-    # delta-rs returns string views, which pyarrow's filters do not support.
-    return pa.RecordBatchReader.from_stream(table.scan()).cast(pa.schema(table.schema().to_arrow()))
+def _schema_of(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _batches_without_deleted(lake: Lake, table: DeltaTable) -> Iterator[pa.RecordBatch]:
+    """Yields all rows of a table with deletion vectors. Takes memory for a value per row of the files that have one."""
+    schema = _schema_of(table)
+    vectors = pa.table(table.deletion_vectors())
+    masks = {
+        unquote(path): mask.values
+        for path, mask in zip(vectors.column("filepath").to_pylist(), vectors.column("selection_vector"), strict=True)
+    }
+    root = unquote(f"{table.table_uri.rstrip('/')}/")
+    fragments = {f"{root}{fragment.path}": fragment for fragment in _dataset(lake, table, schema).get_fragments()}
+    if _has_column_mapping(table) or not masks.keys() <= fragments.keys():
+        # delta-rs maps names of columns and resolves files of other tables, but reads INT96 in nanoseconds.
+        yield from pa.RecordBatchReader.from_stream(table.scan()).cast(schema)
+        return
+    for path, fragment in fragments.items():
+        mask, start = masks.get(path), 0
+        for batch in fragment.to_batches(schema=schema):
+            end = start + batch.num_rows
+            yield batch if mask is None else batch.filter(_mask_of_rows(mask, start, end))
+            start = end
+
+
+def _has_column_mapping(table: DeltaTable) -> bool:
+    return table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+
+
+def _mask_of_rows(mask: pa.Array, start: int, end: int) -> pa.Array:
+    """Returns a part of a mask. Rows after its end are not deleted."""
+    part = mask.slice(start, end - start)
+    rest = pa.array([True] * (end - start - len(part)), pa.bool_())
+    return pa.concat_arrays([part.cast(pa.bool_()), rest])
 
 
 def select_rows(

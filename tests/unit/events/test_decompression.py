@@ -72,3 +72,16 @@ def test_memory_never_exceeds_the_limit(kind: Compression) -> None:
 @pytest.mark.parametrize("plain", [b"", b'{"a": 1}', b"B", b"BZh9 a word", b"\x28\xb5"])
 def test_uncompressed_content_is_unchanged(plain: bytes) -> None:
     assert decompress(plain, "auto", max_bytes=1) == plain
+
+
+@given(
+    frames=st.lists(st.tuples(st.integers(0, 15), st.binary(max_size=300)), min_size=1, max_size=3), content=st.binary()
+)
+def test_frames_that_zstd_ignores_may_be_first(frames: list[tuple[int, bytes]], content: bytes) -> None:
+    skippable = b"".join(
+        bytes([0x50 + kind]) + b"\x2a\x4d\x18" + len(body).to_bytes(4, "little") + body for kind, body in frames
+    )
+
+    assert decompress(skippable + zstd(content), "auto", max_bytes=None) == content
+    assert decompress(skippable + zstd(content) + skippable, "zstd", max_bytes=None) == content
+    assert decompress(skippable, "auto", max_bytes=None) == skippable

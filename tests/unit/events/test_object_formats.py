@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import gzip
 import io
+import uuid
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -143,7 +144,7 @@ class TestParquet:
         first, second = found["events"]
         assert first["event_time"] == dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
         assert (first["day"], first["price"], first["tags"]) == (dt.date(2026, 1, 2), decimal.Decimal("4.99"), ["a"])
-        assert (first["x"], first["counts"], first["raw"]) == (1, [("a", 1)], "abc")
+        assert (first["x"], first["counts"], first["raw"]) == (1, [("a", 1)], "616263")
         assert (second["price"], second["x"], second["raw"]) == (decimal.Decimal("12345678901234567.89"), None, "ff00")
         assert [row["_position"] for row in found["events"]] == [0, 1]
         assert reasons(found) == [(2, "missing_required")]
@@ -162,6 +163,196 @@ class TestParquet:
         assert len(found["events"]) == 2000
         assert reasons(found) == [(1000, "malformed")]
         assert len(parsed([Payload(7, "a", data)], **self.DECLARED)["events"]) == 3000
+
+    @pytest.mark.parametrize("year", [1, 1601, 1969, 2026, 2500, 9999])
+    @pytest.mark.parametrize("stored", [{"use_deprecated_int96_timestamps": True}, {"coerce_timestamps": "us"}])
+    def test_times_are_read_in_every_year_and_on_every_level(self, stored: dict[str, Any], year: int) -> None:
+        at = dt.datetime(year, 12, 31, 23, 59, 59, 123456)
+        kind = pa.timestamp("us")
+        columns = {
+            "top": pa.array([at], kind),
+            "inner": pa.array([{"at": at}], pa.struct([("at", kind)])),
+            "list": pa.array([[{"at": [at]}]], pa.list_(pa.struct([("at", pa.list_(kind))]))),
+            "map": pa.array([[("k", at)]], pa.map_(pa.string(), kind)),
+        }
+        text = at.isoformat()
+
+        (event,) = read(parquet(pa.table(columns), store_schema=False, **stored), format="parquet")
+
+        assert event == {"top": text, "inner": {"at": text}, "list": [{"at": [text]}], "map": {"k": text}}
+
+    def test_bytes_have_one_form(self) -> None:
+        values = [b"\xff\x00", b"ff00", b"text"]
+        table = pa.table({"raw": values, "keys": pa.array([[(b"k1", 1)]] * 3, pa.map_(pa.binary(), pa.int64()))})
+
+        events = read(parquet(table), format="parquet")
+
+        assert [event["raw"] for event in events] == [value.hex() for value in values]
+        assert events[0]["keys"] == {b"k1".hex(): 1}
+
+    @pytest.mark.parametrize("use_dictionary", [True, False])
+    def test_enumerated_values_are_text_which_arrow_takes_for_bytes(self, use_dictionary: bool) -> None:
+        table = pa.table({"kind": ["ON", "OFF"], "of": pa.array([[{"kind": "ON"}], None])})
+        text, enumeration = b"\x25\x00\x4c\x1c\x00\x00", b"\x25\x08\x4c\x4c\x00\x00"
+        content = parquet(table, store_schema=False, use_dictionary=use_dictionary)
+        body = content.replace(text, enumeration)
+        assert pq.read_schema(io.BytesIO(body)).field("kind").type == pa.binary()
+
+        assert read(body, format="parquet") == [{"kind": "ON", "of": [{"kind": "ON"}]}, {"kind": "OFF", "of": None}]
+
+
+JSON_TYPES = (str, int, float, bool, type(None))
+AT = dt.datetime(2020, 1, 2, 3, 4, 5, 678901)
+#: Values of each type that Parquet stores, in the form of pyarrow.
+PARQUET_VALUES: dict[pa.DataType, Any] = {
+    pa.bool_(): True,
+    pa.int8(): -1,
+    pa.uint64(): 2**64 - 1,
+    pa.float16(): 1.5,
+    pa.float32(): 1.5,
+    pa.float64(): -0.1,
+    pa.string(): "a",
+    pa.large_string(): "a",
+    pa.string_view(): "a",
+    pa.binary(): b"\xff",
+    pa.large_binary(): b"a",
+    pa.binary_view(): b"a",
+    pa.binary(2): b"ab",
+    pa.timestamp("s"): AT,
+    pa.timestamp("ms"): AT,
+    pa.timestamp("us"): AT,
+    pa.timestamp("ns"): AT,
+    pa.timestamp("ns", tz="UTC"): AT.replace(tzinfo=dt.UTC),
+    pa.timestamp("ns", tz="Europe/Berlin"): AT.replace(tzinfo=dt.UTC),
+    pa.date32(): AT.date(),
+    pa.date64(): AT.date(),
+    pa.time32("ms"): dt.time(1, 2, 3),
+    pa.time64("us"): dt.time(1, 2, 3, 4),
+    pa.time64("ns"): dt.time(1, 2, 3, 4),
+    pa.duration("s"): dt.timedelta(seconds=2),
+    pa.duration("ns"): dt.timedelta(seconds=1.5),
+    pa.decimal32(5, 2): decimal.Decimal("1.25"),
+    pa.decimal128(38, 2): decimal.Decimal("123456789012345678.25"),
+    pa.decimal256(60, 2): decimal.Decimal("1.25"),
+    pa.dictionary(pa.int32(), pa.string()): "a",
+    pa.dictionary(pa.int32(), pa.binary()): b"a",
+    pa.dictionary(pa.int32(), pa.int64()): 1,
+}
+#: Each level of nesting: its type for the type of what it holds, and its value.
+NESTINGS: dict[str, tuple[Any, Any]] = {
+    "top": (lambda kind: kind, lambda value: value),
+    "struct": (lambda kind: pa.struct([("f", kind)]), lambda value: {"f": value}),
+    "list": (pa.list_, lambda value: [value, None]),
+    "large list": (pa.large_list, lambda value: [value]),
+    "fixed list": (lambda kind: pa.list_(kind, 1), lambda value: [value]),
+    "map": (lambda kind: pa.map_(pa.string(), kind), lambda value: [("k", value)]),
+    "key": (lambda kind: pa.map_(kind, pa.int32()), lambda value: [(value, 1)]),
+    "structured key": (
+        lambda kind: pa.map_(pa.struct([("f", kind)]), pa.int32()),
+        lambda value: [({"f": value}, 1)],
+    ),
+    "deep": (
+        lambda kind: pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(kind)))])),
+        lambda value: [{"m": [("k", [value])]}],
+    ),
+}
+
+
+def holds_json_types_only(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(type(name) is str and holds_json_types_only(item) for name, item in value.items())
+    if isinstance(value, list):
+        return all(map(holds_json_types_only, value))
+    return type(value) in JSON_TYPES
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_what_leaves_the_parquet_reader_is_json_on_every_level(nesting: str, store_schema: bool) -> None:
+    nested_type, nested_value = NESTINGS[nesting]
+    failed: dict[str, Any] = {}
+    for kind, value in PARQUET_VALUES.items():
+        column = pa.array([nested_value(value), None], nested_type(kind))
+        events = read(parquet(pa.table({"x": column}), store_schema=store_schema), format="parquet")
+        if len(events) != 2 or not all(event is not None and holds_json_types_only(event) for event in events):
+            failed[str(kind)] = events
+
+    assert not failed
+
+
+@pytest.mark.parametrize("store_schema", [True, False])
+def test_extension_types_of_arrow_are_read_as_what_they_store(store_schema: bool) -> None:
+    stored = {
+        "id": (pa.uuid(), [uuid.UUID(int=5).bytes], ["00000000-0000-0000-0000-000000000005"]),
+        "json": (pa.json_(), ['{"a":1}'], ['{"a":1}']),
+        "flag": (pa.bool8(), [1], [1]),
+    }
+    table = pa.table(
+        {
+            name: pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
+            for name, (kind, values, _) in stored.items()
+        }
+    )
+
+    (event,) = read(parquet(table, store_schema=store_schema), format="parquet")
+
+    assert event == {name: expected for name, (_, _, (expected,)) in stored.items()}
+
+
+_LONG = {"type": "long"}
+#: Types of Avro, a value of each, and the value of an event.
+AVRO_VALUES: list[tuple[Any, Any, Any]] = [
+    (["null", "string"], None, None),
+    ("boolean", True, True),
+    ("int", 1, 1),
+    ("double", 1.5, 1.5),
+    ("string", "a", "a"),
+    ("bytes", b"a\xff", "61ff"),
+    ("bytes", b"text", "74657874"),
+    ({"type": "fixed", "name": "F", "size": 2}, b"ab", "6162"),
+    ({"type": "enum", "name": "E", "symbols": ["A"]}, "A", "A"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, decimal.Decimal("1.25"), 1.25),
+    ({"type": "int", "logicalType": "date"}, AT.date(), "2020-01-02"),
+    ({"type": "int", "logicalType": "time-millis"}, dt.time(1, 2, 3), "01:02:03"),
+    (_LONG | {"logicalType": "time-micros"}, dt.time(1, 2, 3, 4), "01:02:03.000004"),
+    (_LONG | {"logicalType": "timestamp-micros"}, AT.replace(tzinfo=dt.UTC), "2020-01-02T03:04:05.678901+00:00"),
+    (_LONG | {"logicalType": "local-timestamp-millis"}, AT, "2020-01-02T03:04:05.678000"),
+    (_LONG | {"logicalType": "timestamp-nanos"}, 1_577_934_245_678_901_234, "2020-01-02T03:04:05.678901+00:00"),
+    (_LONG | {"logicalType": "local-timestamp-nanos"}, 1_577_934_245_678_901_234, "2020-01-02T03:04:05.678901"),
+    ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    ({"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}, b"\1" * 12, "01" * 12),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), AVRO_VALUES)
+def test_what_leaves_the_avro_reader_is_json_on_every_level(kind: Any, value: Any, expected: Any) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "f", "type": {"type": "array", "items": kind}}]}
+    fields = [{"name": "of", "type": {"type": "map", "values": inner}}]
+    sink = io.BytesIO()
+    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": fields})
+    fastavro.writer(sink, schema, [{"of": {"k": {"f": [value]}}}])
+
+    (event,) = read(sink.getvalue(), format="avro")
+
+    assert event == {"of": {"k": {"f": [expected]}}}
+    assert holds_json_types_only(event)
+
+
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("csv", b"a,b\n1,x\n"),
+        ("tsv", b"#Fields: a b\n1\tx\n"),
+        ("text", b"x\n"),
+        ("json", b'{"a": [1e400, 1, {"b": null}], "c": 18446744073709551616}'),
+    ],
+)
+def test_what_leaves_the_other_readers_is_json(name: str, payload: bytes) -> None:
+    options = {"pattern": "(?P<a>.*)"} if name == "text" else {}
+    events = read(payload, format=name, **options)
+
+    assert events
+    assert all(event is None or holds_json_types_only(event) for event in events)
 
 
 def test_decimals_of_typed_forms_arrive_whatever_their_digits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import json
 import os
 import tempfile
@@ -330,3 +331,39 @@ def test_filters_over_files_of_mixed_writers_find_the_rows_that_plain_python_fin
             operator = ">"
 
         assert_same(Readers(lake), rows, field, operator, text.encode() if field == "bytes" else text)
+
+
+#: Values of each type that may partition a table.
+PARTITIONS: dict[pa.DataType, list[Any]] = {
+    pa.string(): ["a", "x y/ü=%", None],
+    pa.int32(): [-1, 7, None],
+    pa.int64(): [2**40, 0, None],
+    pa.bool_(): [True, False, None],
+    pa.date32(): [dt.date(1601, 1, 1), dt.date(2026, 1, 2), None],
+    pa.decimal128(10, 2): [decimal.Decimal("1.50"), decimal.Decimal("-2.00"), None],
+    TIME: [dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), dt.datetime(1999, 1, 1, tzinfo=UTC), None],
+}
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_partitions_of_every_type_are_filtered(tmp_path: Path, kind: pa.DataType) -> None:
+    lake, values = local_lake(tmp_path), PARTITIONS[kind]
+    rows = pa.table({"part": pa.array(values, kind), "name": ["a", "b", "c"]})
+    write_deltalake(lake.storage.uri("t"), rows, partition_by=["part"])
+    table = lake.open("t")
+    assert table is not None
+
+    assert sorted(rows_of(lake, table).column("name").to_pylist()) == ["a", "b", "c"]
+    for value, name in zip(values, ["a", "b", "c"], strict=True):
+        condition = ds.field("part").is_null() if value is None else ds.field("part") == pa.scalar(value, kind)
+        assert rows_of(lake, table, filters=condition).to_pylist() == [{"part": value, "name": name}]
+        assert rows_of(lake, table, columns=["name"], filters=condition & (ds.field("name") == "z")).num_rows == 0
+
+
+@pytest.mark.parametrize("partition_by", [[], ["name"]])
+def test_a_table_without_rows_has_none_that_match(tmp_path: Path, partition_by: list[str]) -> None:
+    lake = local_lake(tmp_path)
+    table = lake.ensure("t", SCHEMA, user_metadata="{}", partition_by=partition_by)
+
+    assert rows_of(lake, table, filters=ds.field("name") == "a").num_rows == 0
+    assert rows_of(lake, table, filters=ds.field("row") == 1).schema.names == SCHEMA.names

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import struct
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
-from deltaworks.tables.lake import Lake, duckdb_source
+from deltaworks.tables.lake import Lake, duckdb_source, iter_row_batches, rows_of
 from deltaworks.testing import local_lake
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -92,3 +96,68 @@ def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_onl
     found = lake.rows("t")
     assert found is not None
     assert sorted(found.column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
+
+
+PLACES = ["x y", "ü/%:=", "a+b", "%20", "2026-01-01", None]
+YEARS = [1, 1601, 1969, 2026, 2500, 9999]
+
+
+def delete_second_rows(folder: Path) -> None:
+    """Deletes the second row of every file by a deletion vector."""
+    log = folder / "_delta_log"
+    version = len(list(log.glob("*.json")))
+    lines = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
+    added = [line["add"] for line in lines if "add" in line]
+    protocol = dict(minReaderVersion=3, minWriterVersion=7, readerFeatures=_FEATURE, writerFeatures=_FEATURE)
+    removes = [{"remove": {"path": add["path"], "dataChange": True, "deletionTimestamp": 0}} for add in added]
+    adds = [{"add": {**add, "deletionVector": vector([1])}} for add in added]
+    actions = [{"protocol": protocol}, *removes, *adds]
+    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def rows_by_every_reader(lake: Lake, condition: pc.Expression, sql: str) -> list[list[str]]:
+    table = lake.open("t")
+    assert table is not None
+    with duckdb.connect(":memory:") as connection:
+        connection.register("rows_", duckdb_source(lake, table))
+        by_sql = connection.execute(f"SELECT name FROM rows_ WHERE {sql}").fetchall()
+    parts = [part.filter(condition) for part in iter_row_batches(lake, table, columns=table.schema().to_arrow().names)]
+    filtered = rows_of(lake, table, columns=["name"], filters=condition)
+    return [
+        sorted(name for (name,) in by_sql),
+        sorted(filtered.column("name").to_pylist()),
+        sorted(name for part in parts for name in part.column("name").to_pylist()),
+    ]
+
+
+def test_vectors_of_files_with_any_name_are_applied(tmp_path: Path) -> None:
+    lake = local_lake(tmp_path / "ein % Ordner")
+    names = [f"{place} {number}" for place in PLACES for number in range(3)]
+    rows = pa.table({"place": [place for place in PLACES for _ in range(3)], "name": names})
+    write_deltalake(lake.storage.uri("t"), rows, partition_by=["place"])
+    delete_second_rows(Path(lake.storage.prefix, "t"))
+
+    expected = sorted(name for name in names if not name.endswith("1"))
+
+    assert rows_by_every_reader(lake, ds.field("name") > "", "name > ''") == [expected] * 3
+    assert rows_by_every_reader(lake, ds.field("place") == "%20", "place = '%20'") == [["%20 0", "%20 2"]] * 3
+
+
+def test_times_of_every_year_are_read_from_a_table_with_vectors(tmp_path: Path) -> None:
+    lake = local_lake(tmp_path)
+    schema = pa.schema([("name", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    times = [dt.datetime(year, 12, 31, 1, 2, 3, 456789, tzinfo=dt.UTC) for year in YEARS]
+    rows = pa.table({"name": [str(year) for year in YEARS], "at": times}, schema=schema)
+    folder = tmp_path / "t"
+    DeltaTable.create(str(folder), schema)
+    pq.write_table(rows, folder / "f.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
+    size = (folder / "f.parquet").stat().st_size
+    add = {"path": "f.parquet", "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+    stats = json.dumps({"numRecords": len(YEARS)})
+    (folder / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"add": {**add, "stats": stats}}))
+    delete_second_rows(folder)
+
+    for year, time in zip(YEARS, times, strict=True):
+        expected = [] if year == YEARS[1] else [str(year)]
+        found = rows_by_every_reader(lake, ds.field("at") == time, f"\"at\" = TIMESTAMPTZ '{time.isoformat()}'")
+        assert found == [expected] * 3

@@ -10,6 +10,7 @@ bytes, of which a block may announce any number.
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import lzma
 import re
@@ -362,6 +363,18 @@ def _with_raw_fallback(read: Callable[..., Any]) -> Callable[..., Any]:
     return read_or_raw
 
 
+def _read_nanos(value: int, epoch: dt.datetime) -> dt.datetime:
+    return epoch + dt.timedelta(microseconds=value // 1000)
+
+
+_LOCAL_EPOCH = dt.datetime(1970, 1, 1)
+#: fastavro has no readers for nanoseconds: their numbers would be taken for another unit.
+LOGICAL_READERS.update(
+    {
+        "long-timestamp-nanos": lambda value, *_: _read_nanos(value, _LOCAL_EPOCH.replace(tzinfo=dt.UTC)),
+        "long-local-timestamp-nanos": lambda value, *_: _read_nanos(value, _LOCAL_EPOCH),
+    }
+)
 LOGICAL_READERS.update({name: _with_raw_fallback(read) for name, read in LOGICAL_READERS.items()})
 
 

@@ -117,7 +117,8 @@ class _ThriftReader:
         """Yields (number, type) of each field of a struct. The caller must read or skip the field before the
         next one."""
         number = 0
-        while head := self._read_byte():
+        # A type of 0 ends the struct, also in the header of a field, as in Thrift's own readers.
+        while (head := self._read_byte()) & 15:
             number = number + (head >> 4) if head >> 4 else self.read_signed()
             yield number, head & 15
 
@@ -221,7 +222,7 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         with_dictionaries = open_parquet(
             pa.BufferReader(payload), metadata=file.metadata, read_dictionary=texts, page_checksum_verification=True
         )
-        target = _to_microseconds(file.schema_arrow)
+        target = _plain_schema(file)
         groups = read_row_groups(payload)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer is unreadable: {error}") from None
@@ -250,12 +251,57 @@ def _text_columns(metadata: Any) -> list[str]:
     ]
 
 
-def _to_microseconds(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with timestamps in microseconds, the precision of Python's datetime."""
-    for index, field in enumerate(schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            schema = schema.set(index, field.with_type(pa.timestamp("us", tz=field.type.tz)))
-    return schema
+def _plain_schema(file: pq.ParquetFile) -> pa.Schema:
+    """Returns the schema in types whose values Python's own types hold, on every level of nesting.
+
+    Times have microseconds. Enumerated values are text; Arrow reads them as bytes.
+    """
+    columns = (file.metadata.schema.column(number) for number in range(file.metadata.num_columns))
+    schema = file.schema_arrow
+    return pa.schema([field.with_type(_plain_type(field.type, columns)) for field in schema], schema.metadata)
+
+
+def _plain_type(kind: pa.DataType, columns: Iterator[Any]) -> pa.DataType:
+    """Returns the plain form of a type.
+
+    Args:
+        columns: the file's columns that are not read yet; a type takes one for each leaf.
+    """
+    if isinstance(kind, pa.BaseExtensionType) and kind != pa.uuid():
+        kind = kind.storage_type
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type, columns)) for field in kind.fields])
+    if pa.types.is_map(kind):
+        key, item = _plain_type(kind.key_type, columns), _plain_type(kind.item_type, columns)
+        # A structured key cannot be the name of a field.
+        return pa.list_(pa.struct({"key": key, "value": item})) if pa.types.is_nested(key) else pa.map_(key, item)
+    if pa.types.is_nested(kind) and not pa.types.is_dictionary(kind):
+        return _plain_list(kind, kind.value_field.with_type(_plain_type(kind.value_type, columns)))
+    column = next(columns, None)
+    return _plain_leaf(kind, is_text=column is not None and column.logical_type.type == "ENUM")
+
+
+def _plain_list(kind: pa.DataType, item: pa.Field) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(item, kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(item)
+    # Arrow cannot cast list views.
+    return pa.list_(item) if pa.types.is_list(kind) else kind
+
+
+def _plain_leaf(kind: pa.DataType, *, is_text: bool) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if is_text or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    return pa.duration("us") if pa.types.is_duration(kind) else kind
 
 
 def _read_row_group(

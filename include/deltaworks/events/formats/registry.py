@@ -41,6 +41,7 @@ _FILE_SIGNATURES = (
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
+    *((bytes([first]) + b"\x2a\x4d\x18", "zstd or lz4") for first in range(0x50, 0x60)),
     (b"\x04\x22\x4d\x18", "lz4"),
     (b"\xff\x06\x00\x00sNaPpY", "snappy"),
     (b"\xff\xfe", "UTF-16"),

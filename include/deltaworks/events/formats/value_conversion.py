@@ -14,12 +14,12 @@ import orjson
 from deltaworks.events.budget import FramedEvent
 from deltaworks.events.conversion_errors import format_value
 from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.lossless_numbers import NUMBER
 from deltaworks.events.reasons import to_printable
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _MAX_DOUBLE_DIGITS = 15
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -55,7 +55,7 @@ def _parse_integer(text: str) -> int | str:
 
 
 def _parse_number(text: str) -> float | str:
-    return float(text) if _NUMBER.fullmatch(text) else text
+    return float(text) if NUMBER.fullmatch(text) else text
 
 
 def _parse_boolean(text: str) -> bool | str:
@@ -74,14 +74,19 @@ _TEXT_PARSERS: dict[str, Callable[[str], Any]] = {
 def to_json_value(value: Any) -> Any:
     """Converts a value to JSON types.
 
-    Times become ISO 8601 texts. Decimals become numbers if exact, else texts. Bytes become UTF-8 or hexadecimal text.
+    Times become ISO 8601 texts. Decimals become numbers if exact, else texts. Bytes become hexadecimal text, also those
+    that are valid UTF-8, so that equal texts are equal bytes. Keys become texts.
     """
     if isinstance(value, dict):
-        return {str(name): to_json_value(item) for name, item in value.items()}
+        return {_encode_key(name): to_json_value(item) for name, item in value.items()}
     if isinstance(value, list):
         return [to_json_value(item) for item in value]
-    written = _JSON_ENCODERS.get(type(value))
-    return value if written is None else written(value)
+    if type(value) in _JSON_TYPES:
+        return value
+    for kind, encode in _JSON_ENCODERS.items():
+        if isinstance(value, kind):
+            return encode(value)
+    return value
 
 
 def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
@@ -101,13 +106,15 @@ def _encode_decimal(value: decimal.Decimal) -> float | str:
     return number if few and decimal.Decimal(repr(number)) == value else str(value)
 
 
-def _encode_bytes(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex()
+def _encode_key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    value = to_json_value(key)
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
+_JSON_TYPES = frozenset({type(None), str, int, float, bool})
+#: By type or base type; Arrow returns some times as pandas' types.
 _JSON_ENCODERS: dict[type, Callable[[Any], Any]] = {
     dt.datetime: dt.datetime.isoformat,
     dt.date: dt.date.isoformat,
@@ -115,5 +122,5 @@ _JSON_ENCODERS: dict[type, Callable[[Any], Any]] = {
     dt.timedelta: dt.timedelta.total_seconds,
     decimal.Decimal: _encode_decimal,
     uuid.UUID: str,
-    bytes: _encode_bytes,
+    bytes: bytes.hex,
 }

@@ -26,6 +26,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.errors import ConcurrencyError
+from deltaworks.events.decompression import detect_compression
 from deltaworks.privacy.erasure.requests import Namespace
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.privacy.paths import REQUESTS_IN_VAULT
@@ -88,8 +89,8 @@ def _shadow_tables(spec: PipelineSpec, home: PipelineHome, exempt: Mapping[str, 
 _CHUNK_BYTES: Final = 4 << 20
 _PARQUET: Final = b"PAR1"
 _GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
-_MAGIC_LENGTH: Final = 4
+#: Enough for the frames that zstd ignores.
+_HEAD_BYTES: Final = 64 << 10
 _FOOTER_END: Final = 8
 
 
@@ -129,13 +130,13 @@ def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key:
 
 
 def _scan_content(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
-    magic = source.read(_MAGIC_LENGTH)
+    head = source.read(_HEAD_BYTES)
     source.seek(0)
-    if magic == _PARQUET:
+    if head.startswith(_PARQUET):
         yield from _scan_parquet(source, size, search)
-    elif magic[:2] == _GZIP:
+    elif head.startswith(_GZIP):
         yield from _scan_chunks(_inflate(source), search)
-    elif magic == _ZSTD:
+    elif detect_compression(head) == "zstd":
         with pa.CompressedInputStream(source, "zstd") as plain:
             yield from _scan_chunks(iter(lambda: plain.read(_CHUNK_BYTES), b""), search)
     else:

@@ -127,3 +127,13 @@ def _with_one_level_too_many(payload: bytes) -> bytes:
     longer = payload.replace(histogram, b"\x19\x36\x02\x02\x00")
     length = int.from_bytes(payload[-8:-4], "little") + 1
     return longer[:-8] + length.to_bytes(4, "little") + b"PAR1"
+
+
+def test_a_field_of_type_0_ends_its_struct() -> None:
+    payload = written(NESTED)
+    logical_string = b"\x4c\x1c\x00\x00"
+    start = payload.index(logical_string, len(payload) - int.from_bytes(payload[-8:-4], "little") - 8)
+    damaged = payload[: start + 3] + b"\x80" + payload[start + 4 :]
+
+    assert damaged != payload
+    assert read_row_groups(damaged) == as_arrow_reads(damaged) == read_row_groups(payload)

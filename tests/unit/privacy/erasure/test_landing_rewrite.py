@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import datetime as dt
 import gzip
 import io
 import json
@@ -191,6 +192,26 @@ def test_parquet_rows_are_erased_and_row_groups_stay(nullable: bool) -> None:
     assert again is not None
     assert events_of(spec, again) == [None, None, before[2], None, None]
     assert b"bob" not in b"".join(str(row).encode() for row in pq.read_table(io.BytesIO(again)).to_pylist())
+
+
+@pytest.mark.parametrize("year", [1601, 2026, 2500])
+@pytest.mark.parametrize(
+    "text", [pa.string(), pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_other_rows_of_an_object_are_the_same_after_an_erasure(text: pa.DataType, year: int) -> None:
+    spec = pipeline(source={"format": "parquet"})
+    at = pa.array([dt.datetime(year, 12, 31, 1, 2, 3, 456789)] * 3, pa.timestamp("us"))
+    players = pa.array(["bob", "ann", "cy"]).cast(text)
+    nested = pa.array([{"at": one} for one in at.to_pylist()], pa.struct([("at", pa.timestamp("us"))]))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"player": players, "at": at, "of": nested}), sink, use_deprecated_int96_timestamps=True)
+
+    new = erased(spec, sink.getvalue())
+
+    assert new is not None
+    before, after = events_of(spec, sink.getvalue()), events_of(spec, new)
+    assert after == [before[0], None, before[2]]
+    assert str(year) in str(before[0])
 
 
 def test_two_pipelines_with_equal_events_both_decide() -> None:

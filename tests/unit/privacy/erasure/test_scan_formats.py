@@ -77,6 +77,11 @@ def test_a_token_directly_after_a_partial_one_is_found(tmp_path: Path, half: str
     assert search.matching_rows(texts).tolist() == [False, True, True, False]
 
 
+def test_zstd_after_a_frame_that_it_ignores_is_scanned(tmp_path: Path) -> None:
+    skippable = b"\x50\x2a\x4d\x18" + (3).to_bytes(4, "little") + b"any"
+    assert found(tmp_path, skippable + pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
+
+
 def test_zstd_and_corrupt_zstd_are_scanned(tmp_path: Path) -> None:
     assert found(tmp_path, pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
     torn = gzip.compress(b"z" * 100_000)[:-20] + ANN.encode()

@@ -10,12 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.control.provenance import REQUIRED_FIELDS
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.sources.objects import file_event_log_writer
+from deltaworks.sources.objects import file_event_log, file_event_log_writer
 from deltaworks.sources.objects.file_event_log import (
     FILE_EVENT_SCHEMA,
     FileEventLog,
@@ -201,8 +200,8 @@ def test_a_slice_reads_only_its_own_files(lake: Lake, monkeypatch: pytest.Monkey
     for number in range(20):
         writer.append([received(f"f{number}")])
     opened: list[Any] = []
-    read_table = pq.read_table
-    monkeypatch.setattr(pq, "read_table", lambda source: opened.append(source) or read_table(source))
+    read = file_event_log.read_parquet
+    monkeypatch.setattr(file_event_log, "read_parquet", lambda source: opened.append(source) or read(source))
     log = FileEventLog(lake, RELAY)
     assert log.read(10, 13).num_rows == 3
     assert len(opened) == 3

@@ -21,8 +21,6 @@ from deltaworks.events.decompression import detect_compression
 #: The name for standard input.
 STANDARD_INPUT = "-"
 _HEAD_BYTES = 64 << 10
-#: Enough bytes to detect the compression.
-_MAGIC_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Input:
             stored = self.stream if self.path is None else stack.enter_context(self._file())
             assert stored is not None
             counted = _CountingStream(stored)
-            head, rest = _peek(io.BufferedReader(counted, _HEAD_BYTES), _MAGIC_BYTES)
+            head, rest = _peek(io.BufferedReader(counted, _HEAD_BYTES), _HEAD_BYTES)
             compression = detect_compression(head) if decompress else "none"
             yield Content(self, counted, _decompress(rest, compression))
 
