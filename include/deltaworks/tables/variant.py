@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -139,22 +140,31 @@ def replace_texts(variant: Mapping[str, bytes], replace: Callable[[str], str]) -
 
 
 def _encode(value: Any) -> dict[str, bytes]:
-    names = sorted({name.encode("utf-8", "surrogateescape") for name in _field_names(value)})
-    width = _width(max(sum(map(len, names)), len(names)))
-    parts = [bytes([_VERSION | _SORTED | (width - 1) << 6]), len(names).to_bytes(width, "little")]
-    parts += [_packed(itertools.accumulate(map(len, names), initial=0), width), *names]
-    ids = {name.decode("utf-8", "surrogateescape"): number for number, name in enumerate(names)}
-    return {"metadata": b"".join(parts), "value": _value(value, ids)}
+    names: set[str] = set()
+    _add_field_names(value, names)
+    metadata, ids = _dictionary(frozenset(names))
+    return {"metadata": metadata, "value": _value(value, ids)}
 
 
-def _field_names(value: Any) -> Iterator[str]:
+def _add_field_names(value: Any, names: set[str]) -> None:
     if isinstance(value, dict):
-        yield from value
+        names.update(value)
         for inner in value.values():
-            yield from _field_names(inner)
+            _add_field_names(inner, names)
     elif isinstance(value, list):
         for inner in value:
-            yield from _field_names(inner)
+            _add_field_names(inner, names)
+
+
+@lru_cache(maxsize=256)
+def _dictionary(names: frozenset[str]) -> tuple[bytes, Mapping[str, int]]:
+    """Returns the metadata with these names, and their ids. Cached, because most events of a type have the same."""
+    encoded = sorted((name.encode("utf-8", "surrogateescape"), name) for name in names)
+    texts = [text for text, _ in encoded]
+    width = _width(max(sum(map(len, texts)), len(texts)))
+    head = bytes([_VERSION | _SORTED | (width - 1) << 6]) + len(texts).to_bytes(width, "little")
+    metadata = b"".join((head, _packed(itertools.accumulate(map(len, texts), initial=0), width), *texts))
+    return metadata, {name: number for number, (_, name) in enumerate(encoded)}
 
 
 def _value(value: Any, ids: Mapping[str, int]) -> bytes:
@@ -233,6 +243,8 @@ def _width(largest: int) -> int:
 
 
 def _packed(numbers: Iterable[int], width: int) -> bytes:
+    if width == 1:
+        return bytes(numbers)
     return b"".join(number.to_bytes(width, "little") for number in numbers)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from deltaworks.tables.arrow_types import VARIANT_TYPE
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, is_absolute_path, parse_schema_string
@@ -20,14 +21,18 @@ MAX_COLLECTED_ROWS: Final = 200_000
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
     """Collects rows as an Arrow table with the types of a Delta schema.
 
-    Returns None if there are more than `max_rows`, or a value does not fit its type.
+    Returns None if there are more than `max_rows`, a value does not fit its type, or the schema has variants, of which
+    Spark cannot convert nulls.
     """
+    schema = parse_schema_string(schema_string)
+    if VARIANT_TYPE in schema.types:
+        return None
     # LIMIT is applied by Spark, so excess rows never leave its tasks.
     table = rows.limit(max_rows + 1).toArrow()
     if table.num_rows > max_rows:
         return None
     try:
-        return table.cast(parse_schema_string(schema_string))
+        return table.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 
