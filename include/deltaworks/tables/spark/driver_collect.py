@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from deltaworks.tables.arrow_types import VARIANT_TYPE
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, is_absolute_path, parse_schema_string
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of rows collected in the driver. Spark's tasks write larger results.
 MAX_COLLECTED_ROWS: Final = 200_000
+_VARIANT: Final = re.compile(r'"(?:type|elementType|valueType)":\s*"variant"')
 
 
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
@@ -24,15 +25,14 @@ def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Ta
     Returns None if there are more than `max_rows`, a value does not fit its type, or the schema has variants, of which
     Spark cannot convert nulls.
     """
-    schema = parse_schema_string(schema_string)
-    if VARIANT_TYPE in schema.types:
+    if _VARIANT.search(schema_string):
         return None
     # LIMIT is applied by Spark, so excess rows never leave its tasks.
     table = rows.limit(max_rows + 1).toArrow()
     if table.num_rows > max_rows:
         return None
     try:
-        return table.cast(schema)
+        return table.cast(parse_schema_string(schema_string))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 
