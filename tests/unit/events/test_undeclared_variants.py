@@ -139,6 +139,10 @@ class TestDeclaration:
         with pytest.raises(ValueError, match="_rest"):
             PipelineSpec.model_validate(declare_pipeline(table))
 
+    def test_a_live_table_cannot_group_by_it(self) -> None:
+        with pytest.raises(ValueError, match="_rest is a variant; declare a column for the field to group by"):
+            declared(live=[{"name": "counts", "reads": "orders", "group_by": ["_rest"]}])
+
 
 # A number of more than 64 bits is exact in both.
 VALUES = st.recursive(
