@@ -14,6 +14,8 @@ BACKFILL = """
 import datetime as dt, json
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.backfill import _get_info_list, _validate_backfill_params, ReprocessBehavior
+from airflow.models.dagrun import DagRun
+from airflow.utils.types import DagRunType
 from airflow.serialization.serialized_objects import DagSerialization
 
 dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags["games__gold"]))
@@ -21,7 +23,11 @@ utc = dt.UTC
 
 def runs(start, end):
     infos = _get_info_list(from_date=start, to_date=end, reverse=False, dag=dag)
-    return [[info.logical_date.isoformat(), info.data_interval.end.isoformat()] for info in infos]
+    return [
+        [info.logical_date.isoformat(), info.data_interval.end.isoformat(), DagRun.generate_run_id(
+            run_type=DagRunType.BACKFILL_JOB, logical_date=info.logical_date, run_after=info.run_after)]
+        for info in infos
+    ]
 
 _validate_backfill_params(
     dag, False, dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 3, tzinfo=utc), ReprocessBehavior.NONE
@@ -54,16 +60,22 @@ def passed_options(sample_project: Path) -> Any:
 
 
 def test_a_backfill_creates_one_run_per_date(passed_options: Any) -> None:
-    assert [logical[:10] for logical, _ in passed_options["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert [logical[:10] for logical, *_ in passed_options["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
     assert len(passed_options["to_the_end_of_a_date"]) == 1
 
 
 def test_a_backfilled_date_has_a_logical_date_that_no_scheduled_run_has(passed_options: Any) -> None:
-    assert {dt.datetime.fromisoformat(logical).second for logical, _ in passed_options["three"]} == {1}
+    assert {dt.datetime.fromisoformat(logical).second for logical, *_ in passed_options["three"]} == {1}
+
+
+def test_the_id_of_a_backfill_run_names_its_own_date(passed_options: Any) -> None:
+    ids = [run_id for *_, run_id in passed_options["three"]]
+
+    assert [run_id.removeprefix("backfill__")[:10] for run_id in ids] == ["2026-01-01", "2026-01-02", "2026-01-03"]
 
 
 def test_an_incomplete_date_is_not_backfilled(passed_options: Any) -> None:
-    ends = [dt.datetime.fromisoformat(end) for _, end in passed_options["unfinished"]]
+    ends = [dt.datetime.fromisoformat(end) for _, end, _ in passed_options["unfinished"]]
 
     assert len(ends) == 1
     assert ends[0] < dt.datetime.now(dt.UTC)

@@ -89,6 +89,10 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_nu
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
+#: White space, record separators and byte order marks.
+_BETWEEN = f"{_WHITE_SPACE}\x1e\ufeff"
+
+
 def json_values(payload: bytes) -> Reading:
     """Reads JSON: any sequence of values; elements of an array count individually."""
     payload = payload.removeprefix(_MARK.encode())
@@ -102,7 +106,11 @@ def json_values(payload: bytes) -> Reading:
         return Reading((), 1, float("inf"), whole=True)
     values, position = [], 0
     while True:
-        while position < len(text) and text[position] in _WHITE_SPACE:
+        commas = 0
+        while position < len(text) and (
+            text[position] in _BETWEEN or (values and text[position] == "," and not commas)
+        ):
+            commas += text[position] == ","
             position += 1
         if position == len(text):
             break
@@ -148,6 +156,8 @@ def _inside(value: Any, name: str) -> list[Any]:
         try:
             inner = json.loads(inner)
         except ValueError:
+            if value[name].lstrip().startswith("["):
+                raise  # its elements are read one by one, as far as they can be told apart
             return [BROKEN]
         # Parses again: values that only some parsers accept do not count as a difference.
         _DECODER.decode(value[name])
@@ -240,6 +250,9 @@ def _lines_up_to(lines: Sequence[str], end: int) -> int:
     return taken
 
 
+_DIRECTIVES = frozenset({"#version", "#software", "#start-date", "#end-date", "#date", "#remark"})
+
+
 def field_lines(payload: bytes, *, names: Sequence[str] = (), null: str = "-") -> Reading:
     """Reads tab-separated lines; names come from the declaration or the `#Fields:` line before them."""
     if not payload.removeprefix(_MARK.encode()).strip():
@@ -247,9 +260,10 @@ def field_lines(payload: bytes, *, names: Sequence[str] = (), null: str = "-") -
     declared, has_names, events = bool(names), bool(names), []
     for line in text_lines(payload):
         text = line.rstrip("\r\n")
-        if text.startswith("#Fields:"):
-            has_names, names = True, names if declared else text.removeprefix("#Fields:").split()
-        elif text.strip() and not text.startswith("#"):
+        directive = text.lower().partition(":")[0] if ":" in text else ""
+        if directive == "#fields":
+            has_names, names = True, names if declared else text[len("#Fields:") :].split()
+        elif directive not in _DIRECTIVES and (text.strip() or "\t" in text):
             if not has_names:
                 return NOTHING
             fields = text.split("\t")

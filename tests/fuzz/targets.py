@@ -88,7 +88,7 @@ class PayloadTarget:
 
 
 def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
-    """Returns the problem if bytes of JSON without arrays are missing from all events, white space excepted."""
+    """Returns the problem if bytes of JSON without arrays are missing from all events, separators excepted."""
     if spec.source.format != "json" or b"[" in payload or len(payload) > 1 << 16:
         return []
     try:
@@ -98,13 +98,13 @@ def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
     if any(isinstance(value, OverBudget) for value, _ in events):  # bytes beyond a budget stay in the object
         return []
     kept = b"".join(raw for _, raw in events)
-    if _squeezed(kept) == _squeezed(payload.removeprefix(b"\xef\xbb\xbf")):
+    if _squeezed(kept) == _squeezed(payload):
         return []
     return ["bytes vanished between the events"]
 
 
 def _squeezed(data: bytes) -> bytes:
-    return data.translate(None, b" \t\r\n")
+    return data.replace(b"\xef\xbb\xbf", b"").translate(None, b" \t\r\n,\x1e")
 
 
 @dataclass(frozen=True, slots=True)

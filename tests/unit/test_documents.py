@@ -213,7 +213,7 @@ def cli_commands() -> dict[str, set[str]]:
 
 def unknown_commands(text: str, _: Path) -> list[str]:
     commands, unknown = cli_commands(), []
-    for name, rest in re.findall(r"\bdeltaworks ([a-z]+)\b([^`\n#;|&]*)", code_in(text)):
+    for name, rest in re.findall(r"\bdeltaworks ([a-z]+(?:-[a-z]+)*)\b([^`\n#;|&]*)", code_in(text)):
         if name not in commands:
             unknown.append(name)
             continue

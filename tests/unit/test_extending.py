@@ -240,7 +240,7 @@ def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
     (dashboard,) = declared.pipeline("orders").dashboards
 
     answer = answer_dashboard(
-        declared, "orders", dashboard, parse_span(dashboard, since="2023-11-15", until="2023-11-16")
+        declared, "orders", dashboard, parse_span(dashboard, since="2023-11-15", until="2023-11-15")
     )
 
     assert [panel.rows for panel in answer.panels] == [((days[1], "NL", Decimal("9.50")),)]

@@ -95,12 +95,16 @@ class CheckStreamsOperator(BaseOperator):
         set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
         previous = _previous_verdicts(context)
-        reports = health_report.check_subjects(
-            health_report.subjects(catalog),
-            objects,
-            previous=previous,
-            paused=lambda dag_id: _is_paused(context, dag_id),
-        ) + health_report.invalid_spec_reports(catalog, objects, previous=previous)
+        reports = health_report.with_waiting_causes(
+            catalog,
+            health_report.check_subjects(
+                health_report.subjects(catalog),
+                objects,
+                previous=previous,
+                paused=lambda dag_id: _is_paused(context, dag_id),
+            ),
+        )
+        reports += health_report.invalid_spec_reports(catalog, objects, previous=previous)
         reports += process_reports(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.format_reports(reports))
         if unheard := channel_warning(catalog.environment.alerts):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, Param
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-from airflow.timetables.base import DagRunInfo
+from airflow.timetables.base import DagRunInfo, DataInterval
 from airflow.timetables.trigger import CronTriggerTimetable
 
 from deltaworks.airflow import names
@@ -35,7 +35,7 @@ from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
 
 if TYPE_CHECKING:
-    from airflow.timetables.base import DataInterval, TimeRestriction
+    from airflow.timetables.base import TimeRestriction
 
 
 #: Offset of a backfill run's logical date. Airflow allows one run per logical date, and a scheduled run may have
@@ -70,7 +70,10 @@ class GoldTimetable(CronTriggerTimetable):
             return None
         if restriction.latest is not None and date > restriction.latest:
             return None
-        return DagRunInfo.interval(date + _OFFSET_INTO_DATE, date + _DAY)
+        # Airflow names a run by `run_after`, so that is within the date. Airflow itself excludes incomplete dates.
+        return DagRunInfo(
+            run_after=date + _OFFSET_INTO_DATE, data_interval=DataInterval(date + _OFFSET_INTO_DATE, date + _DAY)
+        )
 
 
 #: A backfill run builds its own date, a manual run the dates of its form, and any other run the changed dates.

@@ -7,9 +7,9 @@ import sys
 
 import typer
 
-from deltaworks.cli.commands import command_entries
+from deltaworks import __version__
+from deltaworks.cli.commands import command_entries, nested_operations
 from deltaworks.cli.lazy import group_class, skip_pandas_import
-from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
     name="deltaworks",
@@ -19,27 +19,46 @@ app = typer.Typer(
     # Help of the top level is plain text, because importing rich takes longer than everything else here. The help of
     # groups and commands uses rich.
     rich_markup_mode=None,
-    context_settings={"max_content_width": 120},
-    cls=group_class(command_entries()),
+    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
+    cls=group_class(command_entries(), nested_operations()),
 )
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        from deltaworks.cli.output import print_line
+
+        print_line(f"deltaworks {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
     """Has no effect. The commands are declared in `deltaworks.cli.commands`."""
 
 
 def main() -> None:
-    """Runs the command. A DeltaworksError is printed with its next step and determines the exit code."""
+    """Runs the command. A DeltaworksError is printed with its next step and determines the exit code.
+
+    So are errors of Spark and of servers that are known, without the traces of their clients.
+    """
     # Imports create many objects and little garbage. With the default threshold of 700, collection takes a tenth of the
     # time of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
     try:
         app(prog_name="deltaworks")
-    except DeltaworksError as error:
+    except Exception as raised:
         from deltaworks.cli.output import print_heading, print_line
+        from deltaworks.control.job import as_deltaworks_error
 
+        error = as_deltaworks_error(raised)
+        if error.condition == "JOB_FAILED":
+            raise
         # Listed items are indented, so data in them cannot imitate the lines with the condition and the next step.
         summary, *items = error.message.split("\n  ")
         print_heading(error.condition, summary, style="bold red", error=True)

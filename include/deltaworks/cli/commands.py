@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, Command] = {
         "Restart a stream, relay or group after its current batch, with its current spec.",
         "deltaworks.cli.streams:restart",
     ),
+    "logs": Command(
+        "Print the log of the newest run of a stream, relay or DAG.",
+        "deltaworks.cli.streams:logs",
+    ),
     "batches": Command(
         "List a pipeline's batches: state, rows, offsets, run; with --id one batch with its steps.",
         "deltaworks.cli.batches:batches",
@@ -56,6 +60,10 @@ COMMANDS: Mapping[str, Command] = {
         "Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage "
         "unreachable.",
         "deltaworks.cli.status:status",
+    ),
+    "explain": Command(
+        "Explain a condition, a cause of a verdict or an alert: its meaning, next step and runbook.",
+        "deltaworks.cli.status:explain",
     ),
     "tables": Command("Tables: health, held commits, pinned versions.", "deltaworks.cli.tables:app"),
     "files": Command("Landed objects: file events, batches and rows.", "deltaworks.cli.files:app"),
@@ -114,6 +122,10 @@ COMMANDS: Mapping[str, Command] = {
         "Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.",
         "deltaworks.cli.collect:collect",
     ),
+    "collector-key": Command(
+        "Create a client's key for a pipeline, and print or write its source in a collector's file.",
+        "deltaworks.cli.collect:collector_key",
+    ),
 }
 #: Packages that add commands if they are installed, by `COMMANDS` in their `cli` module. The sandbox is installed on
 #: developers' machines, but not in images.
@@ -132,6 +144,12 @@ def command_entries() -> Mapping[str, Entry]:
         if " " not in operation.command:
             entries[operation.command] = Entry(help=operation.summary, load=functools.partial(_operation, operation))
     return entries
+
+
+def nested_operations() -> Mapping[str, str]:
+    """Returns operations of groups by their own name, such as `tables resume` by `resume`."""
+    commands = (operation.command for operation in OPERATIONS.values() if " " in operation.command)
+    return {command.rpartition(" ")[2]: command for command in commands}
 
 
 def _entry(name: str, command: Command) -> Entry:

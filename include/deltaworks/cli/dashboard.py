@@ -24,7 +24,7 @@ def dashboard(
     name: str = typer.Argument("", help="The dashboard."),
     html: Path | None = typer.Option(None, "--html", help="HTML file to write."),
     since: str = typer.Option("", "--from", help="Start, as a date or time in UTC; by default the declared range."),
-    until: str = typer.Option("", "--to", help="End (exclusive), as a date or time in UTC; by default now."),
+    until: str = typer.Option("", "--to", help="Last date (included), or end as a time in UTC; by default now."),
 ) -> CommandOutput | Listing:
     """Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards."""
     project = catalog()
@@ -72,5 +72,5 @@ def _panel_state(answer: PanelAnswer) -> str:
     if answer.problem:
         return f"failed: {answer.problem}"
     if answer.missing_tables:
-        return f"{', '.join(answer.missing_tables)} does not exist yet"
+        return f"{', '.join(answer.missing_tables)} does not exist yet: {answer.next_step}"
     return "truncated" if answer.is_truncated else "ok"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import listing_command
+from deltaworks.cli.output import CommandOutput, listing_command
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, timestamp_cell
 from deltaworks.engine.object_status import ObjectStatus, ObjectStatusReader, PipelineOutcome
+from deltaworks.errors import ContractError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,8 +44,8 @@ def list_files(
 @listing_command
 def show(
     relay: str, key: str, bucket: str = typer.Option("", help="Bucket, if several have the key.")
-) -> list[str | Listing]:
-    """Show the state of one object, or why it was not read."""
+) -> CommandOutput:
+    """Show the state of one object, or why it was not read; exits with 11 if it is unknown."""
     project = catalog()
     answers = ObjectStatusReader(project, project.relay(relay).relay)
     statuses = answers.by_key(key, bucket=bucket or None)
@@ -59,7 +60,7 @@ def show(
             f"{key} is in no file event of {relay}: no notification announced it, or the key is spelled differently."
         )
         parts.append(f"deltaworks files reconcile {relay} --prefix '{key}' checks whether it is in the bucket.")
-    return parts
+    return CommandOutput(parts, exit_code=0 if len(parts) > 2 or statuses else ContractError.exit_code)
 
 
 def _reader_text(reading: PipelineOutcome) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from deltaworks.cli.context import PipelineArgument, catalog
-from deltaworks.cli.output import listing_command, progress_bar
+from deltaworks.cli.output import CommandOutput, listing_command, progress_bar
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
+from deltaworks.errors import ContractError
+from deltaworks.specs.base import shorten_names
 
 if TYPE_CHECKING:
     from deltaworks.sources.objects.landing.inputs import Input
@@ -24,10 +26,11 @@ def land(
     object_mib: int = typer.Option(16, min=1, max=512, help="Approximate uncompressed size of an object in MiB."),
     folder: str = typer.Option("", help="Folder below the pipeline's prefix, such as day=2026-01-31."),
     force: bool = typer.Option(False, help="Upload existing files again, under new names."),
-) -> list[str | Listing]:
+) -> CommandOutput:
     """Upload event files to the bucket that a pipeline reads; - is standard input.
 
     Large files become several objects; events are not split. Existing objects with the same content are skipped.
+    Exits with 11 if a file has no event that the pipeline can read.
     """
     from deltaworks.sources.objects.landing.inputs import find_inputs
     from deltaworks.sources.objects.landing.land import land as land_files
@@ -55,7 +58,14 @@ def land(
             force=force,
             progress=report_progress,
         )
-    return [_listing(results), *_summary_lines(pipeline, source.relay, source.display_name(), results)]
+    parts: list[str | Listing] = [_listing(results)]
+    parts += _summary_lines(pipeline, source.relay, source.display_name(), results)
+    without_events = [
+        result.file for result in results if result.events is not None and result.events == result.unreadable
+    ]
+    if without_events:
+        parts.append(f"No event of {shorten_names(without_events)} can be read as {source.format}.")
+    return CommandOutput(parts, exit_code=ContractError.exit_code if without_events else 0)
 
 
 def _total(inputs: Sequence[Input]) -> int | None:

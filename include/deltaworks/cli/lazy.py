@@ -52,21 +52,34 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands that are imported when they are used. A subclass sets `entries`."""
+    """A group of commands that are imported when they are used. A subclass sets `entries` and `nested_names`.
+
+    The base class suggests the nearest of `commands` for a mistyped name. A name that only a group has is suggested
+    with its group.
+    """
 
     entries: Mapping[str, Entry] = {}
+    nested_names: Mapping[str, str] = {}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.entries)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: LazyCommand(name, entry) for name, entry in self.entries.items()}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = self.entries.get(cmd_name)
-        return None if entry is None else LazyCommand(cmd_name, entry)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command of the first argument; the error for an unknown one suggests the nearest names."""
+        nested = self.nested_names.get(args[0]) if args and args[0] not in self.commands else None
+        if nested is not None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {nested!r}?")
+        return super().resolve_command(ctx, args)
 
 
-def group_class(entries: Mapping[str, Entry]) -> type[LazyGroup]:
-    """Creates a group class with these entries, to pass as `cls` to a Typer."""
-    return type("Commands", (LazyGroup,), {"entries": entries})
+def group_class(entries: Mapping[str, Entry], nested_names: Mapping[str, str]) -> type[LazyGroup]:
+    """Creates a group class with these entries, to pass as `cls` to a Typer.
+
+    Args:
+        nested_names: commands of groups by their own name, such as `tables resume` by `resume`.
+    """
+    return type("Commands", (LazyGroup,), {"entries": entries, "nested_names": nested_names})
 
 
 def load_command(location: str) -> Callable[[], LoadedCommand]:

@@ -48,8 +48,7 @@ def resolve(
 
     An id that two entities used in turn gives two rows; a deleted entity has no final id.
     """
-    from deltaworks.mutations.request_file import read_request_file
-    from deltaworks.mutations.requests import resolve_settings
+    from deltaworks.mutations.request_file import MAX_REQUESTS, read_request_file, resolve_small_entities
 
     if as_csv and as_json:
         raise typer.BadParameter("use either --csv or --json")
@@ -57,7 +56,13 @@ def resolve(
     requests = read_request_file(file)
     if requests.ignored_columns:
         print_line(f"Ignored columns: {', '.join(requests.ignored_columns)}", error=True)
+    if requests.requests.num_rows <= MAX_REQUESTS:
+        rows_without_spark = small_intervals(requests) if show_all else resolve_small_entities(requests.requests)
+        print_rows(rows_without_spark, INTERVAL_COLUMNS if show_all else ENTITY_COLUMNS, form, sys.stdout)
+        return
     rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
+    from deltaworks.mutations.requests import resolve_settings
+
     session = _session()
     with resolve_settings(session, request_count=requests.requests.num_rows):
         print_rows(rows(session, requests), columns, form, sys.stdout)
@@ -118,7 +123,17 @@ def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[
             yield written
 
 
-def _interval_row(row: Row, file: RequestFile) -> dict[str, Any]:
+def small_intervals(file: RequestFile) -> Iterator[dict[str, Any]]:
+    """Yields the intervals of a small file as `resolved_intervals` does, without Spark."""
+    from deltaworks.mutations.request_file import resolve_small_intervals
+
+    for row in resolve_small_intervals(file.requests):
+        written = _interval_row(row, file)
+        if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
+            yield written
+
+
+def _interval_row(row: Row | Mapping[str, Any], file: RequestFile) -> dict[str, Any]:
     times = {name: file.original_time(row[name]) for name in ("valid_from", "valid_to")}
     return {name: row[name] for name in INTERVAL_COLUMNS} | times
 

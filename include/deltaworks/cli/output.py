@@ -68,6 +68,12 @@ def print_document(text: str) -> None:
     _write(escape_invisible_lines(text))
 
 
+def clear_screen() -> None:
+    """Clears the terminal, if standard output is one."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[2J\x1b[H")
+
+
 def print_json(value: Any) -> None:
     """Prints data as JSON."""
     sys.stdout.write(json_text(value) + "\n")

@@ -179,6 +179,23 @@ def _error_listing(title: str, errors: list[SpecError]) -> Listing:
     return listing
 
 
+@app.command("list")
+@listing_command
+def list_pipelines() -> CommandOutput:
+    """List the declared pipelines: owner, source, tables, stream group and whether the declaration is valid."""
+    from deltaworks.specs.project import load_catalog
+
+    project = load_catalog(skip_invalid=True)
+    listing = Listing(("pipeline", "owner", "source", "tables", "gold", "stream group", "state"))
+    for name, spec in project.pipelines.items():
+        source = f"{spec.source.kind} {spec.source.display_name()}"
+        counts = (len(spec.tables), len(spec.gold.tables))
+        listing.add(name, spec.owner, source, *counts, spec.stream_group or "", "valid")
+    for name, error in project.invalid_pipelines().items():
+        listing.add(name, "", "", "", "", "", f"invalid: {error.message}")
+    return CommandOutput([listing])
+
+
 @app.command()
 def show(pipeline: PipelineArgument) -> None:
     """Print the effective spec of a pipeline, with defaults and overrides."""
@@ -222,11 +239,14 @@ def diff(
     Exits with 11 if the stream would refuse to start.
     """
     from deltaworks.control.home import PipelineHome
+    from deltaworks.engine.recovery import check_spec
     from deltaworks.specs.spec_diff import unsafe_changes
+    from deltaworks.tables.lake import Lake
 
     project = catalog()
     spec = project.pipeline(pipeline)
-    records = PipelineHome.open(project.environment.lake, pipeline).specs
+    home = PipelineHome.open(project.environment.lake, pipeline)
+    records = home.specs
     if records.current() is None:
         return CommandOutput(
             [f"{pipeline} has not run yet: its first start uses pipeline.yaml as it is.", _change_listing([])]
@@ -241,11 +261,14 @@ def diff(
         parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
     rejected = unsafe_changes(changes)
     try:
-        records.check(spec)
+        starts_over = check_spec(Lake(project.environment.lake), home, spec)
     except ContractError as error:
         parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in rejected)}.")
         return CommandOutput(parts, exit_code=error.exit_code)
-    return CommandOutput([*parts, "The stream will start on this."])
+    text = "The stream will start on this."
+    if starts_over:
+        text = "No table has had a row yet: the stream starts over with this, and reads its source from the start."
+    return CommandOutput([*parts, text])
 
 
 def _change_listing(changes: list[SpecChange]) -> Listing:

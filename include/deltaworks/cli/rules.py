@@ -13,7 +13,7 @@ import typer
 
 from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
-from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.clock import parse_iso, parse_range_end, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
@@ -93,7 +93,7 @@ def backtest(
     pipeline: PipelineArgument,
     rule: str = typer.Argument(help="The rule."),
     since: str = typer.Option(..., "--from", help="Start, as a date or time in UTC."),
-    until: str = typer.Option("", "--to", help="End (exclusive), as a date or time in UTC; by default now."),
+    until: str = typer.Option("", "--to", help="Last date (included), or end as a time in UTC; by default now."),
     settings: list[str] = _SETTINGS,
     incidents: Path | None = typer.Option(
         None, "--incidents", help=("CSV file of incidents with from, to, and labels.")
@@ -138,9 +138,9 @@ def backtest(
 
 def _parse_span(since: str, until: str) -> tuple[dt.datetime, dt.datetime]:
     times = []
-    for text in (since, until):
+    for text, parse in ((since, parse_iso), (until, parse_range_end)):
         try:
-            times.append(parse_iso(text.strip()) or utc_now())
+            times.append(parse(text.strip()) or utc_now())
         except ValueError:
             raise _span_error(f"{text!r} is neither a date nor a time.") from None
     if times[0] >= times[1]:

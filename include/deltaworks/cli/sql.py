@@ -11,10 +11,11 @@ import typer
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
+from deltaworks.control.clock import utc_now
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.table import REST_COLUMN
-from deltaworks.tables.query import AS_OF_CLAUSE, connect
+from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -29,8 +30,9 @@ def sql(
     """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables."""
     project = catalog()
     if not query:
-        _, names = connect(project)
-        tables = Listing(("table",), [(name,) for name in names])
+        problems: dict[str, str] = {}
+        _, names = connect(project, on_unreadable=problems.__setitem__)
+        tables = Listing(("table", "problem"), [(name, problems.get(name, "")) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
     columns, rows = _run_query(query, project, limit=limit)
     listing = Listing(_unique_names(columns))
@@ -114,10 +116,7 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
                 return ConfigError(
                     "SQL_REFUSED",
                     f"Table {name}.{table} is declared but does not exist yet.",
-                    hint=(
-                        "Start the stream, or wait until it has started; `deltaworks status` shows the state of "
-                        f"{name}."
-                    ),
+                    hint=how_a_table_is_created(spec, table, now=utc_now()),
                 )
     text, _, location = str(error).partition("\n\n")
     line = f" ({location.partition(':')[0].lower()})" if location.startswith("LINE ") else ""

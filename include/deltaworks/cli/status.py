@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import typer
+
 from deltaworks.alerts.raising import alerts
 from deltaworks.cli.alerts import alert_listing
 from deltaworks.cli.context import apply_settings, require_reachable
-from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
+from deltaworks.cli.output import (
+    CommandOutput,
+    OutputPart,
+    clear_screen,
+    listing_command,
+    print_line,
+    print_parts,
+)
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, format_duration
@@ -21,11 +31,14 @@ from deltaworks.control.health.report import (
     read_verdicts,
     subjects,
     verdict_to_record,
+    with_waiting_causes,
 )
 from deltaworks.control.health.verdicts import describe_backlog
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held_tables import HeldTableRecords
+from deltaworks.errors import ConfigError, conditions
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
@@ -35,11 +48,53 @@ _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 
 @listing_command
-def status() -> CommandOutput:
+def status(
+    watch: bool = typer.Option(False, "--watch", help="Show it again every few seconds, until it is interrupted."),
+    interval_seconds: float = typer.Option(5.0, min=1.0, help="Seconds between two readings with --watch."),
+) -> CommandOutput:
     """Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage
     unreachable.
     """
-    return lake_status()
+    output = lake_status()
+    try:
+        while watch:
+            clear_screen()
+            print_line(f"{utc_now():%Y-%m-%d %H:%M:%S} UTC; Ctrl+C ends it.")
+            print_parts(output.parts)
+            time.sleep(interval_seconds)
+            output = lake_status()
+    except KeyboardInterrupt:
+        # The last reading stays on the screen.
+        return CommandOutput([], exit_code=output.exit_code)
+    return output
+
+
+@listing_command
+def explain(code: str = typer.Argument(help="The code, such as SPEC_CHANGE_UNSAFE.")) -> CommandOutput:
+    """Explain a condition, a cause of a verdict or an alert: its meaning, next step and runbook."""
+    codes = conditions.catalog()
+    name = code.strip().upper().replace("-", "_")
+    entries = [
+        (kind, entry)
+        for kind, rows in (
+            ("condition", codes.conditions),
+            ("cause of a verdict", codes.health_causes),
+            ("alert", codes.alerts),
+        )
+        if (entry := rows.get(name)) is not None
+    ]
+    if not entries:
+        names = sorted({*codes.conditions, *codes.health_causes, *codes.alerts})
+        hint = nearest_names_hint([name], names, prefix="docs/reference/conditions.md lists all, such as")
+        raise ConfigError("CONDITION_UNKNOWN", f"There is no condition, cause or alert {name!r}.", hint=hint)
+    parts: list[OutputPart] = []
+    for kind, entry in entries:
+        facts = {"code": name, "kind": kind, "meaning": entry.meaning, "next step": entry.next_step or "none"}
+        facts |= {"runbook": f"docs/{entry.runbook}"} if entry.runbook else {}
+        listing = Listing(tuple(facts), layout="blocks", title=kind)
+        listing.add(*facts.values())
+        parts.append(listing)
+    return CommandOutput(parts)
 
 
 def lake_status() -> CommandOutput:
@@ -81,6 +136,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         )
         for subject in subjects(catalog)
     ]
+    reports = with_waiting_causes(catalog, reports)
     invalid = invalid_spec_reports(catalog, objects, previous=previous, now=now)
     return reports + invalid + process_reports(catalog, objects, previous=previous, now=now)
 

@@ -10,6 +10,7 @@ import typer
 from deltaworks.airflow_client.api import airflow_client
 from deltaworks.cli.context import StreamArgument, catalog
 from deltaworks.cli.output import print_line
+from deltaworks.errors import ConfigError
 from deltaworks.operations.continuous_jobs import (
     Connect,
     ContinuousJob,
@@ -19,6 +20,7 @@ from deltaworks.operations.continuous_jobs import (
     start_job,
     stop_job,
 )
+from deltaworks.specs.dag_ids import split_dag_id
 
 GROUP_OPTION = typer.Option("", help="A stream group, instead of a name: its driver and all its pipelines.")
 WAIT_OPTION = typer.Option(180.0, help="Seconds to wait for the stream to end.")
@@ -69,3 +71,30 @@ def _select_job(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob
         )
     job = group_job(project, group) if group else continuous_job(project, name, is_start=to_start)
     return job, functools.partial(airflow_client, project.environment)
+
+
+def logs(
+    name: StreamArgument,
+    lines: int = typer.Option(100, min=1, help="Number of lines, from the end."),
+    task: str = typer.Option("", help="Only this task of the run; by default the one that is running or ran last."),
+) -> None:
+    """Print the log of the newest run of a stream, relay or DAG."""
+    project = catalog(required_service=None)
+    dag = name if split_dag_id(name)[1] else continuous_job(project, name, is_start=False).dag_id
+    airflow = airflow_client(project.environment)
+    run = next(iter(airflow.dag_runs(dag, limit=1)), None)
+    if run is None:
+        raise ConfigError("LOG_MISSING", f"{dag} has no run yet.")
+    started = [
+        (item.state == "running", item.start, item)
+        for item in airflow.task_instances(dag, run.run_id)
+        if item.start is not None and task in ("", item.task_id)
+    ]
+    newest = max(started, key=lambda entry: entry[:2])[2] if started else None
+    text = airflow.task_log(dag, run.run_id, newest.task_id, newest.try_number) if newest is not None else ()
+    if newest is None or not text:
+        named = f" of task {task!r}" if task else ""
+        raise ConfigError("LOG_MISSING", f"Run {run.run_id} of {dag} has no log{named}: it is {run.state}.")
+    print_line(f"{dag} {run.run_id}, task {newest.task_id}, try {newest.try_number}:", error=True)
+    for line in text[-lines:]:
+        print_line(line)

@@ -19,9 +19,11 @@ from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cel
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConfigError
+from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, PartitionHealth, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
 from deltaworks.maintenance.table_health.snapshots import Trend, read_snapshots, trends
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -69,6 +71,13 @@ def tables(
     return [listing, *_held_lines(open_objects(project.environment.lake), project, pipeline)]
 
 
+def unknown_table_error(project: Catalog, table: str) -> ConfigError:
+    """Returns the error for an unknown PIPELINE.TABLE, with the nearest names."""
+    names = [f"{declared.owner}.{declared.name}" for declared in declared_tables(project)]
+    hint = nearest_names_hint([table], names, prefix="`deltaworks tables --control` lists all, as PIPELINE.TABLE:")
+    return ConfigError("TABLE_UNKNOWN", f"There is no table {table!r}.", hint=hint)
+
+
 def show(
     table: str = typer.Argument(help="As PIPELINE.TABLE."),
     unreferenced: bool = _LIST_FOLDERS,
@@ -79,11 +88,7 @@ def show(
     pipeline, _, name = table.partition(".")
     report = report_table(project, pipeline, name, list_folder=unreferenced, now=utc_now())
     if report is None:
-        raise ConfigError(
-            "TABLE_UNKNOWN",
-            f"There is no table {table!r}.",
-            hint="`deltaworks tables --control` lists all, as PIPELINE.TABLE.",
-        )
+        raise unknown_table_error(project, table)
     if as_json:
         print_json(as_record(report))
         return

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
-from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog
+from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog, stream_names
 from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_line
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
@@ -27,9 +28,14 @@ class _DefaultToList(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
+        if not args or not (args[0] in self.commands or args[0] in ctx.help_option_names or self._is_mistyped(args[0])):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def _is_mistyped(self, word: str) -> bool:
+        """Returns whether a word is near to a command, and names neither a pipeline nor a relay."""
+        near = difflib.get_close_matches(word, self.commands, cutoff=0.8)
+        return bool(near) and not word.startswith("-") and word not in stream_names(word)
 
 
 _TABLE = typer.Argument(help="As PIPELINE.TABLE.")
@@ -66,7 +72,12 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
     lake, home = Lake(project.environment.lake), PipelineHome.open(project.environment.lake, pipeline)
     listing = Listing(("table", "reader", "needs the state of"))
     for table in (report.name for report in declared_tables(project, pipeline=spec.pipeline, control=False)):
-        for hold in holds_on(project, lake, home, table):
+        try:
+            holds = holds_on(project, lake, home, table)
+        except ContractError as error:
+            listing.add(table, "unknown", error.message)
+            continue
+        for hold in holds:
             since = "a version missing from the log" if hold.since is None else f"{hold.since:%Y-%m-%d %H:%M}"
             listing.add(table, hold.holder, since)
     parts: list[str | Listing] = [listing]
@@ -93,7 +104,7 @@ def register(
         return
     statements, missing = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if missing:
-        print_line(f"Not created yet; run this again later for: {', '.join(missing)}.", error=True)
+        print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
     if statements:
         print_document("\n".join(f"{statement};" for statement in statements))
 
@@ -127,9 +138,9 @@ def unpin(table: str = _TABLE, reader: str = _READER) -> None:
 
 def _split_table(project: Catalog, table: str) -> tuple[str, str]:
     pipeline, _, name = table.partition(".")
+    if name:
+        project.pipeline(pipeline)
     names = {report.name for report in declared_tables(project, pipeline=pipeline, control=False)}
     if name not in names:
-        raise ConfigError(
-            "TABLE_UNKNOWN", f"There is no table {table!r}.", hint="`deltaworks tables` lists all, as PIPELINE.TABLE."
-        )
+        raise table_health.unknown_table_error(project, table)
     return pipeline, name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +27,11 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collectors import CollectorHeartbeatWriter, EventCounts
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorHeartbeat, SourceStatus
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.project_folder import declaration_state
 
 log = logging.getLogger(__name__)
 _SCAN_SECONDS = 30.0
@@ -232,3 +236,45 @@ def _segment_sizes(folder: SpoolFolder) -> list[tuple[str, int]]:
 
 def _to_iso(epoch_seconds: float) -> str:
     return datetime.fromtimestamp(epoch_seconds, UTC).isoformat(timespec="seconds")
+
+
+class DeclarationWatch(BackgroundThread):
+    """Ends the process as a signal does once the declaration of its collector has changed and is valid.
+
+    The launcher then starts it again with the changed declaration: new sources and keys need no other restart. An
+    invalid declaration changes nothing; the next valid one does.
+    """
+
+    def __init__(self, catalog: Catalog, collector: str, *, poll_seconds: float = 5.0) -> None:
+        super().__init__(name="declaration")
+        self._root, self._collector, self._poll_seconds = catalog.root, collector, poll_seconds
+        self._declared = _declaration(catalog, collector)
+        self._files = declaration_state(self._root)
+        self.has_changed = False
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._poll_seconds):
+            files = declaration_state(self._root)
+            if files == self._files:
+                continue
+            self._files = files
+            try:
+                changed = _declaration(load_catalog(root=self._root, skip_invalid=True), self._collector)
+            except DeltaworksError as error:
+                log.warning("The changed declaration of %s is not used: %s", self._collector, error)
+                continue
+            if changed != self._declared:
+                self.has_changed = True
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+
+def _declaration(catalog: Catalog, collector: str) -> tuple[CollectorSpec, dict[str, str]]:
+    """Returns what a process is started with: the collector, and the fingerprints of the pipelines of its sources.
+
+    Raises:
+        ConfigError: the collector is unknown or invalid.
+    """
+    spec = catalog.collector(collector)
+    names = {source.pipeline for source in spec.sources.values()} & catalog.pipelines.keys()
+    return spec, {name: catalog.pipelines[name].fingerprint() for name in sorted(names)}

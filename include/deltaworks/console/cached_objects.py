@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from deltaworks.console.table_reads import release_while_waiting
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.project_folder import project_root
+from deltaworks.specs.project_folder import declaration_files, project_root
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -175,7 +174,7 @@ class CachedReader:
         """Returns the object, possibly from the cache.
 
         Raises:
-            TransientError: STORAGE_UNREACHABLE, it has never been read.
+            TransientError: it has never been read: STORAGE_UNREACHABLE after a failed read, otherwise NOT_READ_YET.
         """
         value = self._value(key)
         return value if value is None else StoredObject(value.data, value.etag)
@@ -225,10 +224,12 @@ class CachedReader:
                 wait([pending_read], timeout=self._cache.seconds_to_wait(entry, self._deadline))
         if not self._cache.is_current(key, entry):
             self._read_problem.record(entry)
+        if entry.read_at is None and not entry.error:
+            raise TransientError("NOT_READ_YET", f"The storage has not answered yet: {key} is still being read.")
         if entry.read_at is None:
             raise TransientError(
                 "STORAGE_UNREACHABLE",
-                f"Could not read {key}: {entry.error or 'the storage has not answered yet'}.",
+                f"Could not read {key}: {entry.error}.",
                 hint="Check the storage's endpoint, keys and permissions in include/environments.",
             )
         return entry.value
@@ -246,9 +247,6 @@ def _ttl_seconds(key: str) -> float:
 
 def _read_only_error(key: str) -> PermissionError:
     return PermissionError(f"The console does not write {key}: its actions start DAGs that write.")
-
-
-_FOLDERS = ("pipelines", "relays", "environments", "collectors")
 
 
 def _read() -> Catalog:
@@ -290,7 +288,7 @@ class CatalogCache:
             self._lock.release()
 
     def _reload(self) -> Catalog:
-        state = _list_files(project_root() / "include")
+        state = declaration_files(project_root())
         if self._catalog is None or state != self._files:
             try:
                 self._catalog, self._files = self._read(), state
@@ -299,16 +297,3 @@ class CatalogCache:
                     raise
         self._checked_at = time.monotonic()
         return self._catalog
-
-
-def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
-    """Returns all declaration files with modification time and size."""
-    files = set()
-    for folder in _FOLDERS:
-        for path in (include / folder).rglob("*"):
-            try:
-                status = path.stat()
-            except OSError:  # the file was removed after it was listed
-                continue
-            files.add((str(path), status.st_mtime_ns, status.st_size))
-    return frozenset(files)

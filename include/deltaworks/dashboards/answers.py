@@ -24,7 +24,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, newest_row_time, table_age
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout, restrict_connection
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.query import connect, table_keys
+from deltaworks.tables.query import connect, how_a_table_is_created, table_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class QueryLimits:
 class PanelAnswer:
     """The result of a panel: its rows, or why there are none.
 
-    - `missing_tables`: declared tables that do not exist yet.
+    - `missing_tables`: declared tables that do not exist yet; `next_step` says what creates the first.
     - `is_truncated`: whether rows beyond the limit were dropped.
     - `ages`: ages of the data of all tables that the panel reads, also through views.
     """
@@ -53,6 +53,7 @@ class PanelAnswer:
     is_truncated: bool = False
     ages: tuple[TableAge, ...] = ()
     missing_tables: tuple[str, ...] = ()
+    next_step: str = ""
     problem: str = ""
     seconds: float = 0.0
 
@@ -152,7 +153,8 @@ class _PanelQueries:
         answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
         missing_tables = tuple(name for name, age in ages.items() if age is None)
         if missing_tables:
-            return dataclasses.replace(answered, missing_tables=missing_tables)
+            next_step = how_a_table_is_created(self._spec, missing_tables[0], now=utc_now())
+            return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
         connection = self._connection(names, limits)
         try:
             columns, rows = _fetch_rows(connection, text, self._span, max_rows=limits.max_rows + 1, seconds=seconds)

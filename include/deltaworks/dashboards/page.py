@@ -63,7 +63,7 @@ def _body(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     problem = answer.problem
     if answer.missing_tables:
         tables = ", ".join(answer.missing_tables)
-        return f'<p class="empty">No data: table {escape(tables)} does not exist yet.</p>'
+        return f'<p class="empty">No data: table {escape(tables)} does not exist yet. {escape(answer.next_step)}</p>'
     if not problem and not answer.rows:
         return '<p class="empty">No rows in this time range.</p>'
     if not problem:

@@ -337,6 +337,7 @@ class BatchProcessor:
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
             # A batch whose objects could all not be opened has no count of events; each object counts as one.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
+            quarantined_events=int(prepared.source.get("quarantined_events", prepared.quarantined)),
             rejected=parse_counts(prepared.source.get("rejected", ())),
             rejected_events=parse_counts(prepared.source.get("rejected_events", ())),
             arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),

@@ -22,6 +22,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Rollback
 from deltaworks.control.records.prepared import PreparedBatch
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
 from deltaworks.tables.lake import Lake, select_rows
@@ -37,6 +38,7 @@ from deltaworks.tables.steps import (
     batches_by_table,
     held_commit_steps,
     last_completed,
+    read_last_completed,
 )
 
 CHECKPOINT_STORE_SCHEMA = arrow_schema(
@@ -278,6 +280,30 @@ class CommittedBatches:
 
     def __bool__(self) -> bool:
         return bool(self.last_by_generation)
+
+
+def tables_with_rows(lake: Lake, home: PipelineHome) -> set[str]:
+    """Returns the tables of a pipeline, except the archive, that have had a row since its last start-over.
+
+    A prepared batch counts: its rows will be committed.
+    """
+    generation = home.generations.current()
+    last = read_last_completed(lake, home.pipeline, generation)
+    prepared = home.prepared.read(generation, 0 if last is None else last + 1)
+    names = {table.table for table in (prepared.tables if prepared else ()) if table.rows}
+    key = paths.batch_metadata_store(home.pipeline)
+    store = lake.open(key)
+    if store is not None:
+        values = {"generation": [generation]}
+        rows = select_rows(lake, key, store, columns=["table_name", "rows"], values=values)
+        names |= {row["table_name"] for row in rows if row["rows"]}
+    # Rows of other writers, and of batches whose ledger rows have expired.
+    current = home.specs.current()
+    for name in (table.name for table in (current.tables if current else ())):
+        table = lake.open(home.table(name))
+        if table is not None and table.file_uris():
+            names.add(name)
+    return names - {ARCHIVE}
 
 
 def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBatches:

@@ -32,7 +32,7 @@ from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import is_step_committed
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, row_count, state_at
+from deltaworks.tables.log import Action, TableState, state_at, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
@@ -89,9 +89,14 @@ class LiveMerge:
         """Merges in this process if the batch and the affected rows are few. Returns False if Spark has to merge."""
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
         affected = [added for added in state.files.values() if _date_of(added) in dates]
-        if sum(map(row_count, affected)) > MAX_COLLECTED_ROWS or any(
-            pa.types.is_floating(rows.schema.field(name).type) or pa.types.is_nested(rows.schema.field(name).type)
-            for name in self._key_columns
+        present = total_rows(affected)
+        if (
+            present is None
+            or present > MAX_COLLECTED_ROWS
+            or any(
+                pa.types.is_floating(rows.schema.field(name).type) or pa.types.is_nested(rows.schema.field(name).type)
+                for name in self._key_columns
+            )
         ):
             return False
         if not accepts_file_commits(self._lake, state, _DATE):

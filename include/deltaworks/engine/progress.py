@@ -42,6 +42,7 @@ class BatchReport:
         over_budget: JSON with payloads by the name of the exceeded limit.
         objects_missing: number of objects that were deleted before they were read; `missing_examples` has some keys.
         events: number of events read, including rejected ones.
+        quarantined_events: number of events in quarantine; one of the `quarantined` rows may stand for many.
         rejected: most frequent quarantine reasons as (code, field, events).
         rejected_events: same as (code, event name, events).
         arrived_us: evenly spaced sample of arrival times in microseconds since 1970; empty if the source has none.
@@ -64,6 +65,7 @@ class BatchReport:
     ranges_lost: int = 0
     missing_examples: tuple[str, ...] = ()
     events: int = 0
+    quarantined_events: int = 0
     rejected: tuple[tuple[str, str, int], ...] = ()
     arrived_us: tuple[int, ...] = ()
     rejected_events: tuple[tuple[str, str, int], ...] = ()
@@ -180,7 +182,9 @@ class ProgressLog:
             "driver_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         reasons = {(code, path): events for code, path, events in report.rejected}
-        totals = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
+        totals = EventTotals(
+            events=report.events, rows=report.rows, quarantined=report.quarantined_events, reasons=reasons
+        )
         self._enqueue("batch", {"row": row, "spark": spark_batch_id, "read": totals, "report": report})
 
     def add_spark_progress(self, progress: dict[str, Any]) -> None:

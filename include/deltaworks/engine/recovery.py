@@ -13,12 +13,15 @@ from deltaworks.control.records.checkpoint import reject_damaged_checkpoint, rej
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
-from deltaworks.engine.ledger import Ledger, committed_batches, max_owner_epoch, owner_step
+from deltaworks.engine.ledger import Ledger, committed_batches, max_owner_epoch, owner_step, tables_with_rows
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import unsafe_changes
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import list_log
 from deltaworks.tables.steps import read_last_completed
@@ -29,6 +32,34 @@ if TYPE_CHECKING:
 
 _LEDGER_READS = 3
 _LEDGER_READ_SECONDS = 1.0
+
+
+def check_spec(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> bool:
+    """Returns whether the pipeline must start over before its stream starts with `spec`.
+
+    An unsafe edit damages rows, so it is safe while there are none: the pipeline starts over, abandons nothing and
+    reads its source from the beginning. If only quarantine has rows, other meanings of bronze rows are safe too: a
+    replay parses the quarantined events with the new spec.
+
+    Raises:
+        ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that was not accepted.
+    """
+    try:
+        changes = home.specs.check(spec)
+    except ContractError as error:
+        changes = unsafe_changes(home.specs.changes(spec))
+        if error.condition != "SPEC_CHANGE_UNSAFE" or any(change.effect is Effect.REFUSED for change in changes):
+            raise
+        tables = tables_with_rows(lake, home)
+        if not tables:
+            return True
+        # The offsets behind the quarantined rows would be invalid for another source.
+        changes_rows_only = all(
+            change.effect is Effect.MIXED_ROWS and not change.field.startswith("source") for change in changes
+        )
+        if tables != {QUARANTINE_TABLE} or not changes_rows_only:
+            raise
+    return False
 
 
 def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:

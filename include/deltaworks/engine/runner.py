@@ -39,7 +39,7 @@ from deltaworks.engine.driver_host import (
 )
 from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import listener_attached, progress_listener, stop_quietly, wait_for_end
-from deltaworks.engine.recovery import current_checkpoint, open_batch_processor, stream_lease
+from deltaworks.engine.recovery import check_spec, current_checkpoint, open_batch_processor, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.base import Source, SourceLag
 from deltaworks.specs.catalog import Catalog
@@ -148,11 +148,13 @@ class StreamParts:
     """The parts of a stream that its job chooses, because the engine imports no kind of source and no other layer.
 
     Args:
+        start_over_empty: starts a pipeline over whose tables never had a row; the stream holds the lease.
         companions: run while the queries do, each in a context manager that does nothing if nothing is declared.
     """
 
     open_source: Callable[[Catalog, PipelineSpec], Source]
     start_live_query: StartLiveQuery
+    start_over_empty: Callable[[Catalog, str, Lease, SparkSession], None]
     companions: Sequence[Callable[[StreamContext], AbstractContextManager[None]]] = ()
 
 
@@ -193,7 +195,7 @@ class IngestRun:
         self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._batches = 0
         self._rows = 0
-        self._quarantined_rows = 0
+        self._quarantined_events = 0
         self._lost_files = 0
         self._lost_ranges = 0
         self._batch_started: float | None = None
@@ -249,13 +251,14 @@ class IngestRun:
             # A DAG that is not paused starts the next run immediately: limits that to one per interval.
             time.sleep(self._host.stop_flag_delay_seconds)
             return "stop flag"
+        if check_spec(Lake(self._storage), self._home, self._spec):
+            self._parts.start_over_empty(self._catalog, self._spec.pipeline, lease, self._spark)
         measures = DriverMetrics(self._spark, self._objects)
         progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, metrics=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs
         try:
-            specs.check(self._spec)
             processor, ledger = open_batch_processor(
                 self._spark,
                 self._catalog,
@@ -373,11 +376,11 @@ class IngestRun:
     def _record_batch(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
         self._rows += report.rows
-        self._quarantined_rows += report.quarantined
+        self._quarantined_events += report.quarantined_events
         self._record_losses(report)
         progress.add(report, spark_batch_id=spark_batch_id)
         self._heartbeat.update(
-            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined_rows
+            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined_events
         )
         log.warning(
             "pipeline=%s batch=%d rows=%d quarantined=%d files=%d tables=%d resumed=%s prepare_s=%.2f commit_s=%.2f",

@@ -60,19 +60,27 @@ def event_count(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """Placeholder for events beyond a budget. Its `raw` is empty if the bytes of these events are unknown."""
+    """Placeholder for events beyond a budget. Its `raw` is empty if the bytes of these events are unknown.
+
+    Attributes:
+        events: number of events it stands for; estimated if they were not framed.
+    """
 
     raw: bytes
     budget: str
     detail: str
+    events: int = 1
 
 
 class BudgetExceededError(ConversionError):
-    """Raised if a payload exceeds a budget. Its `unread` has the bytes not parsed, if the framer knows them."""
+    """Raised if a payload exceeds a budget. Its `unread` has the bytes not parsed, if the framer knows them; `events`
+    the number of events that were not framed.
+    """
 
     def __init__(self, budget: str, detail: str) -> None:
         super().__init__(ReasonCode.OVER_BUDGET, detail, path=budget)
         self.unread = b""
+        self.events = 1
 
 
 class Budget:
@@ -160,7 +168,9 @@ class Budget:
         if records > self._max_records:
             why = self._size_explanation(self._limits.max_records)
             detail = f"it has {records} records; at most {self._max_records} are allowed{why}"
-            raise self.exceeded_error("max_records", detail)
+            over = self.exceeded_error("max_records", detail)
+            over.events = records
+            raise over
 
     def may_exceed_memory(self, size: int) -> bool:
         """Returns whether a text of this size could contain so many values that they must be counted before
@@ -225,7 +235,7 @@ class Budget:
         Raises:
             ConversionError: no event can be parsed; `BudgetExceededError` is a subclass.
         """
-        yielded = 0
+        yielded = size = 0
         try:
             for value, raw in events:
                 count = event_count(value)
@@ -235,17 +245,32 @@ class Budget:
                     yielded = self._max_records
                     over = self.exceeded_error("max_records", f"it has more than {self._max_records} records")
                     over.unread = payload
+                    over.events = _estimated_events(self._size - size, size, yielded)
                     raise over
                 yield value, raw
                 yielded += count
+                # One byte separates two events.
+                size += count + (value.size if type(value) is EventRun else len(raw))
         except BudgetExceededError as over:
             if not yielded:
                 raise
+            if over.unread is not payload:
+                over.events = max(over.events, _estimated_events(len(over.unread), size, yielded))
             yield over_budget_event(over), over.unread
 
 
-def over_budget_event(over: BudgetExceededError, raw: bytes | None = None) -> OverBudget:
-    """Returns the placeholder for events that were not parsed. `raw` has their bytes if these are not the error's
-    `unread`.
+def _estimated_events(unread: int, size: int, events: int) -> int:
+    """Estimates the number of events in unread bytes by the average size of the events before them."""
+    return max(1, round(unread * events / size)) if size else 1
+
+
+def over_budget_event(over: BudgetExceededError, raw: bytes | None = None, *, events: int | None = None) -> OverBudget:
+    """Returns the placeholder for events that were not parsed.
+
+    Args:
+        raw: their bytes, if these are not the error's `unread`.
+        events: their number, if it is not the error's.
     """
-    return OverBudget(over.unread if raw is None else raw, over.path, over.detail)
+    return OverBudget(
+        over.unread if raw is None else raw, over.path, over.detail, over.events if events is None else events
+    )

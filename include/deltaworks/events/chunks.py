@@ -32,6 +32,7 @@ class Payload:
         refusal: the error if access to the object was denied.
         arrived_at_us: arrival time recorded by the object store or stream, which is the same for each read; None if
             unknown.
+        lost_events: number of events that a payload without content stands for.
     """
 
     seq: int
@@ -42,6 +43,7 @@ class Payload:
     record: Mapping[str, Any] | None = None
     refusal: DeltaworksError | None = None
     arrived_at_us: int | None = None
+    lost_events: int = 1
 
 
 #: Marker between payloads: the parser yields all rows of earlier payloads before it reads later ones.
@@ -152,10 +154,23 @@ class Chunk:
 
 
 def rejected_event_of(
-    payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
+    payload: Payload,
+    position: int,
+    raw: bytes,
+    event_name: str | None,
+    reasons: tuple[Reason, ...],
+    *,
+    events: int = 1,
 ) -> RejectedEvent:
-    """Returns an event of a payload as a row for quarantine."""
-    arrived_at_us = payload.arrived_at_us
+    """Returns an event of a payload, or a number of `events` that could not be told apart, as a row for quarantine."""
     return RejectedEvent(
-        payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us
+        payload.seq,
+        position,
+        payload.key,
+        raw,
+        event_name,
+        reasons,
+        record=payload.record,
+        arrived_at_us=payload.arrived_at_us,
+        events=events,
     )

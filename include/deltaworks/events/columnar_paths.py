@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.privacy.tokens.redactor import EventCondition, Redactor
+from deltaworks.specs.base import format_path, path_names
 
 Values = Mapping[Path, Sequence[Any]]
 #: Types that a condition can compare.
@@ -98,14 +99,14 @@ class RedactedFields:
 
     def __init__(self, redactor: Redactor, tree: FieldTree, name_path: Path | None) -> None:
         self.fields: dict[Path, tuple[int, bool]] = {}
-        names = [_path_names(item.path) for item in redactor.spec.fields]
+        names = [path_names(item.path) for item in redactor.spec.fields]
         for index, path in enumerate(names):
             field = resolve_path(tree, path, name_path)
             if field is None or field.field_path == name_path:
-                raise NotColumnarError(f"columns read fields inside the personal field {'.'.join(path)}")
+                raise NotColumnarError(f"columns read fields inside the personal field {format_path(path)}")
             self.fields[field.field_path] = index, not field.subpath
         child = redactor.spec.regulation.child
-        dropped = [] if child is None else [_path_names(path) for path in child.drop]
+        dropped = [] if child is None else [path_names(path) for path in child.drop]
         fields = [resolve_path(tree, path, name_path) for path in dropped]
         #: True if fields to drop for children overlap with each other or with other personal fields; only the row
         #: parser supports this.
@@ -117,10 +118,6 @@ class RedactedFields:
         self.child_fields = list(
             dict.fromkeys([*self.fields, *(field.field_path for field in fields if field is not None)])
         )
-
-
-def _path_names(path: str) -> Path:
-    return tuple(part.removesuffix("[]") for part in path.split("."))
 
 
 def exceeds_64_bits(value: Any) -> bool:

@@ -30,6 +30,7 @@ from deltaworks.events.events import Router
 from deltaworks.events.source_fields import RECORD_FIELD, reads_record_fields
 from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
 from deltaworks.events.undeclared_fields import ReadFields, undeclared_fields
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import partition_columns_of
 from deltaworks.specs.times import TimeFormat
@@ -52,7 +53,7 @@ def row_parser_reason(spec: PipelineSpec, router: Router) -> str | None:
         "events have fields from their record": reads_record_fields(spec),
         "events have fields from their wrapper": bool(spec.unwrap and spec.unwrap.keep),
         "their tables depend on more than their name": not router.by_name_only,
-        "their name lies inside another field": "." in (spec.event.name.path or ""),
+        "their name lies inside another field": len(path_names(spec.event.name.path or "name")) > 1,
         "their time is the arrival time": not spec.event.time.path,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -132,7 +133,7 @@ class EventPlan:
         """
         columns = [by_table[table] for table in tables]
         time, ids = _split_paths(spec.event.time.path), _split_paths(spec.event.id)
-        name_path = None if spec.event.name.path is None else (spec.event.name.path,)
+        name_path = None if spec.event.name.path is None else path_names(spec.event.name.path)
         tree: FieldTree = {}
         for path in (*time, *ids):
             add_field(tree, path, Any)
@@ -271,11 +272,11 @@ def _redacts_by_record(spec: PipelineSpec) -> bool:
     """Returns whether a rule of `privacy` depends on the record's metadata."""
     regulation = None if spec.privacy is None else spec.privacy.regulation
     rules = [] if regulation is None else [rule.when for rule in (regulation.opt_out, regulation.child) if rule]
-    return any(path.split(".")[0].removesuffix("[]") == RECORD_FIELD for when in rules for path in when)
+    return any(path_names(path)[0] == RECORD_FIELD for when in rules for path in when)
 
 
 def _split_paths(texts: Sequence[str]) -> tuple[Path, ...]:
-    return tuple(tuple(text.split(".")) for text in texts)
+    return tuple(map(path_names, texts))
 
 
 def _type_at(tree: FieldTree, path: Path) -> Any:

@@ -30,6 +30,7 @@ from deltaworks.events.columnar_paths import (
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.privacy.tokens.redactor import DROPPED, Redactor, Transform, cache_value
+from deltaworks.specs.base import path_names
 from deltaworks.specs.privacy import TOKEN_ACTIONS
 
 #: Columns of `RedactedBlock.counts`.
@@ -144,7 +145,7 @@ class EventTypeRedactor:
         self._fields = RedactedFields(redactor, tree, name_path)
         self._opt_out_condition = ColumnarCondition(redactor.opt_out_condition, tree, name_path)
         self._child_condition = ColumnarCondition(redactor.child, tree, name_path)
-        subjects = [resolve_path(tree, tuple(path.split(".")), name_path) for path in redactor.spec.subject]
+        subjects = [resolve_path(tree, path_names(path), name_path) for path in redactor.spec.subject]
         self._subjects = [subject for subject in subjects if subject is not None]
         self._token_fields: list[_TokenField] = []
         self._other_transforms: list[tuple[Path, Transform]] = []

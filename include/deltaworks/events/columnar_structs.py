@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from deltaworks.specs.base import format_path
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive
 
 Path = tuple[str, ...]
@@ -65,9 +66,9 @@ def add_field(tree: FieldTree, path: Path, kind: Any) -> None:
     for name in path[:-1]:
         subtree = subtree.setdefault(name, {})
         if type(subtree) is not dict:
-            raise NotColumnarError(f"{'.'.join(path)} is inside a field that is read completely")
+            raise NotColumnarError(f"{format_path(path)} is inside a field that is read completely")
     if type(subtree.get(path[-1])) is dict:
-        raise NotColumnarError(f"{'.'.join(path)} is read completely, and fields inside it as well")
+        raise NotColumnarError(f"{format_path(path)} is read completely, and fields inside it as well")
     subtree[path[-1]] = kind
 
 

@@ -25,6 +25,7 @@ from deltaworks.events.lossless_numbers import NumberLiteral, number_id_text
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import TEXT_FORMATS
 from deltaworks.specs.table import ENVELOPE_COLUMNS
@@ -43,7 +44,7 @@ class EventTimes:
 
     def __init__(self, spec: PipelineSpec) -> None:
         declared = spec.event.time
-        self._paths = [tuple(path.split(".")) for path in declared.path]
+        self._paths = list(map(path_names, declared.path))
         self._path_text = ", ".join(declared.path)
         self._form = declared.time_format
         # Text formats have epochs as digits; parsing these as integers is fastest.
@@ -147,7 +148,7 @@ class EventIdReader:
     """
 
     def __init__(self, spec: PipelineSpec) -> None:
-        self.paths = tuple(tuple(text.split(".")) for text in spec.event.id)
+        self.paths = tuple(map(path_names, spec.event.id))
 
     def read(
         self, events: Sequence[Mapping[str, Any]], load_lossless: Callable[[int], Any]

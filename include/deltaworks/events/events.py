@@ -10,9 +10,11 @@ import orjson
 from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, OverBudget, over_budget_event
 from deltaworks.events.conversion_errors import ConversionError, format_value
 from deltaworks.events.erasure_tombstones import is_tombstone
+from deltaworks.events.formats import json
 from deltaworks.events.formats.json import Malformed, dump_element
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
 from deltaworks.events.reasons import ReasonCode
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.pipeline import PipelineSpec
 
 _EMPTY_OBJECT: dict[str, Any] = {}
@@ -77,7 +79,7 @@ class WrapperFields:
     """Copies fields of a wrapper object to each event inside it, at the same paths."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = [tuple(path.split(".")) for path in paths]
+        self._paths = list(map(path_names, paths))
 
     def __bool__(self) -> bool:
         return bool(self._paths)
@@ -119,13 +121,13 @@ class EventReader:
     def __init__(self, spec: PipelineSpec, *, record_over_budget: Callable[[str], None] | None = None) -> None:
         self._budget = spec.source.budget
         self._record_over_budget = record_over_budget
-        self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
-        self._unwrap_text = ".".join(self._unwrap)
+        self._unwrap = path_names(spec.unwrap.path) if spec.unwrap else ()
+        self._unwrap_text = format_path(self._unwrap)
         self._get_inner = path_getter(self._unwrap)
         self._wrapper_fields = WrapperFields(spec.unwrap.keep if spec.unwrap else ())
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
-        self._get_name = path_getter(tuple(self._name_path_text.split(".")))
+        self._get_name = path_getter(path_names(self._name_path_text) if self._name_path_text else ())
 
     def unwrap_arrays(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
         """Yields values with their bytes. If a wrapper contains an array, yields one value per element."""
@@ -153,7 +155,8 @@ class EventReader:
                     # The wrapper's fields are copied to each element, so a small payload could expand to gigabytes.
                     budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
-                inner = None  # rejected when the event is read
+                yield from self._recover_elements(value, inner, raw, budget)
+                continue
             except BudgetExceededError as over:
                 yield over_budget_event(over, raw), raw
                 continue
@@ -166,6 +169,29 @@ class EventReader:
                     self._wrap_element(element, wrapper_fields),
                     dump_element(self._wrap_element(sent, lossless_fields), raw),
                 )
+
+    def _recover_elements(self, wrapper: Any, text: str, raw: bytes, budget: Budget) -> Iterator[tuple[Any, bytes]]:
+        """Yields the elements of an array in a wrapper that cannot be parsed as one; corrupt ones as texts, which are
+        rejected when the event is read.
+        """
+        wrapper_fields = self._wrapper_fields.extract(wrapper) if self._wrapper_fields else {}
+        try:
+            elements = list(json.read_events(text.encode("utf-8", "surrogatepass"), budget))
+            budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(elements), len(elements))
+        except BudgetExceededError as over:
+            yield over_budget_event(over, raw), raw
+            return
+        if len(elements) <= 1:
+            yield wrapper, raw
+            return
+        for element, sent in elements:
+            # The bytes have each element as text, which keeps its numbers exact.
+            content = sent.decode("utf-8", "surrogatepass")
+            value = content if isinstance(element, Malformed | OverBudget) else element
+            yield (
+                self._wrap_element(value, wrapper_fields),
+                dump_element(self._wrap_element(content, wrapper_fields), raw),
+            )
 
     def _lossless_elements(
         self, elements: list[Any], wrapper_fields: dict[str, Any], text: Any, raw: bytes
@@ -268,7 +294,7 @@ class Router:
         self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all is True)
         self._fallback_tables = tuple(table.name for table in spec.event_tables if table.catch_all == "rest")
         self._conditional = [
-            (table.name, [(tuple(path.split(".")), frozenset(values)) for path, values in table.when.items()])
+            (table.name, [(path_names(path), frozenset(values)) for path, values in table.when.items()])
             for table in spec.event_tables
             if not table.catch_all
         ]

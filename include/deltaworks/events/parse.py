@@ -24,7 +24,7 @@ import orjson
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.events.budget import EventRun, OverBudget
+from deltaworks.events.budget import BudgetExceededError, EventRun, OverBudget
 from deltaworks.events.chunks import END_OF_CHUNK, BatchMetadata, Chunk, Payload, rejected_event_of
 from deltaworks.events.columnar_batches import EMPTY_EVENT, ColumnarChunk, DecodedEvents, convert_by_columns
 from deltaworks.events.columnar_plan import EventPlan, paths_without_field, row_parser_reason
@@ -36,8 +36,8 @@ from deltaworks.events.erasure_tombstones import ERASED_BYTES
 from deltaworks.events.error_isolation import PositionedEvent, number_events, unexpected_error_reason
 from deltaworks.events.events import EventReader, Router, path_getter
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.formats.json_recovery import parse_value
-from deltaworks.events.formats.registry import Framer, create_framer
+from deltaworks.events.formats.json_recovery import Malformed, parse_value
+from deltaworks.events.formats.registry import Framer, create_framer, estimate_events
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.redaction import RedactionKeys, create_redaction
 from deltaworks.events.source_fields import (
@@ -49,6 +49,7 @@ from deltaworks.events.source_fields import (
 )
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.events.task_findings import TaskFindings
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import RecordSourceSpec
 from deltaworks.specs.sources.selection import partition_columns_of
@@ -89,6 +90,8 @@ class EventDecoder:
         self._redaction = redaction
         self._scanner = None if redaction is None else redaction.redactor.scanner
         self.scan_candidates: set[int] = set()
+        path = spec.event.name.path
+        self._name_field = None if path is None else path_names(path)[0]
         self._router = router
         self._by_table = by_table
         self.row_parser_reason = row_parser_reason(spec, router)
@@ -97,7 +100,7 @@ class EventDecoder:
         self._by_name: dict[str, EventPlan] = {}
         self._unread_fields: dict[str, list[Path]] = {}
         self._examined: dict[str, int] = {}
-        self._unwrap = path_getter(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
+        self._unwrap = path_getter(path_names(spec.unwrap.path)) if spec.unwrap else None
         # Compiled when the first event is decoded, because a task may have none.
         self._decode: Any = _reject_all if self.row_parser_reason is not None else self._compile_and_decode
         self._decoded_count = self._refused_count = 0
@@ -168,7 +171,8 @@ class EventDecoder:
     def _plan(self, name: str, tables: tuple[str, ...] | None = None) -> bool:
         """Compiles the plan of an event name. Returns whether that succeeded."""
         try:
-            tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
+            path = self._spec.event.name.path
+            tables = tables or self._router.tables({} if path is None else {path_names(path)[0]: name}, name)
             unread = tuple(self._unread_fields.get(name, ()))
             self._by_name[name] = EventPlan.compile(
                 self._spec, name, tables, self._by_table, unread, redaction=self._redaction
@@ -186,7 +190,7 @@ class EventDecoder:
         # Classes of replaced plans stay in the mapping, because events of the current chunk may have them.
         self.plans.update((plan.layout.struct_type, plan) for plan in self._by_name.values())
         kinds = [plan.layout.struct_type for plan in self._by_name.values()]
-        self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _reject_all
+        self._decode = create_decoder(kinds, tag_field=self._name_field).decode if kinds else _reject_all
 
 
 def _reject_all(_: Any) -> Any:
@@ -252,6 +256,7 @@ class Parser:
             redacted_event=self._redacted_event,
             record_over_budget=self.findings.record_over_budget,
         )
+        self._format = spec.source.format
         self._max_event_bytes = spec.source.max_event_bytes
         self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
@@ -288,7 +293,7 @@ class Parser:
                 continue
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(self._rejected_payload(payload, problem))
+                chunk.rejected.append(self._rejected_payload(payload, problem, events=payload.lost_events))
                 self.findings.refusal = self.findings.refusal or payload.refusal
                 continue
             self.findings.any_read = True
@@ -302,7 +307,10 @@ class Parser:
                         yield from self._finish_chunk(chunk, stamp)
                         chunk = ColumnarChunk()
             except ConversionError as error:  # raised before the first event: the payload is unreadable
-                chunk.rejected.append(self._rejected_payload(payload, self._reason(error)))
+                events = error.events if isinstance(error, BudgetExceededError) else 1
+                estimated = estimate_events(payload.data or b"", self._format)
+                rejected = self._rejected_payload(payload, self._reason(error), events=max(events, estimated))
+                chunk.rejected.append(rejected)
         yield from self._finish_chunk(chunk, stamp)
         self.redaction.seal_identities()
 
@@ -358,7 +366,8 @@ class Parser:
                 if isinstance(error, ConversionError)
                 else unexpected_error_reason("reading", type(error).__name__)
             )
-            chunk.rejected.append(rejected_event_of(payload, position, raw, name, (reason,)))
+            events = value.events if isinstance(value, Malformed | OverBudget) else 1
+            chunk.rejected.append(rejected_event_of(payload, position, raw, name, (reason,), events=events))
             return
         if self._lookups_and_masks is not None:
             self._lookups_and_masks.apply(event, self.findings)
@@ -396,7 +405,8 @@ class Parser:
         parts, errors = self._convert_chunk(chunk, stamp)
         yield from parts
         rejected = self.redaction.redact_rejected(chunk.rejected + errors)
-        self.findings.record_events(len(chunk.events) - chunk.dropped_count + len(chunk.rejected), rejected)
+        unframed = sum(row.events for row in chunk.rejected)
+        self.findings.record_events(len(chunk.events) - chunk.dropped_count + unframed, rejected)
         if rejected:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
@@ -463,12 +473,14 @@ class Parser:
         exact = self.redaction.redact_reread(self._reader.lossless_event(raw))
         return exact if self._lookups_and_masks is None else self._lookups_and_masks.mask_reread(exact)
 
-    def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
+    def _rejected_payload(self, payload: Payload, reason: Reason, *, events: int = 1) -> RejectedEvent:
         # An object can be read again, but a record is lost once it has expired from its stream.
+        raw = b""
         if self._source_is_records:
-            return rejected_event_of(payload, ENTIRE_OBJECT, payload.data or b"", None, (reason,))
-        self.findings.record_rejected_object(str(reason.code), payload.key)
-        return rejected_event_of(payload, ENTIRE_OBJECT, b"", None, (reason,))
+            raw = payload.data or b""
+        else:
+            self.findings.record_rejected_object(str(reason.code), payload.key)
+        return rejected_event_of(payload, ENTIRE_OBJECT, raw, None, (reason,), events=events)
 
     def _quarantine_rows(self, rejected: list[RejectedEvent], stamp: BatchMetadata) -> pa.Table:
         return quarantine_rows(

@@ -82,6 +82,7 @@ QUARANTINE_SCHEMA = pa.schema(
         pa.field("_position", pa.int64()),
         pa.field("record", pa.string()),
         pa.field("arrived_at", pa.timestamp("us", tz="UTC")),
+        pa.field("events", pa.int64()),
     ]
 )
 QUARANTINE_PARTITION = ("quarantine_date",)
@@ -95,6 +96,7 @@ class RejectedEvent:
         record: metadata of a stream record.
         arrived_at_us: see `Payload`.
         original_bytes: length of the sent value, if `raw` differs from it.
+        events: number of events that the row stands for; estimated if they could not be told apart.
     """
 
     seq: int
@@ -106,6 +108,7 @@ class RejectedEvent:
     record: Mapping[str, Any] | None = None
     arrived_at_us: int | None = None
     original_bytes: int | None = None
+    events: int = 1
 
 
 def to_printable(text: str) -> str:
@@ -163,6 +166,7 @@ def quarantine_rows(
         pa.array([_date_range_or_none(row.arrived_at_us) for row in rejected], pa.int64()).cast(
             pa.timestamp("us", tz="UTC")
         ),
+        [row.events for row in rejected],
     ]
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, kind.type)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
@@ -41,7 +42,7 @@ def reads_record_fields(spec: PipelineSpec) -> bool:
     paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(lookup.path for lookup in spec.enrich)]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
-    return any(path is not None and path.split(".")[0] == RECORD_FIELD for path in paths)
+    return any(path is not None and path_names(path)[0] == RECORD_FIELD for path in paths)
 
 
 def lookup_fields(spec: PipelineSpec) -> frozenset[str]:

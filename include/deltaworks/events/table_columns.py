@@ -36,6 +36,7 @@ from deltaworks.events.undeclared_fields import (
     restore_field,
     undeclared_fields,
 )
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, REST_COLUMN, ColumnSpec, TableSpec
@@ -89,7 +90,7 @@ class EventColumn:
 
     def add_reasons(self, reasons: Reasons, array: pa.Array, errors: ConversionErrors) -> None:
         """Adds a reason for each value of this column that fails to convert, or is required and missing."""
-        path = ".".join(self.path)
+        path = format_path(self.path)
         add_errors(reasons, errors, path)
         if self.required:
             add_missing(reasons, array, errors, path)
@@ -229,7 +230,7 @@ class TableColumns:
             if extra:
                 # Errors go to logs, heartbeats and alerts, which must not contain event values.
                 path, value = leaf_fields(extra, self.read_fields)[0]
-                name = ".".join(path)[:_MAX_PATH_CHARACTERS]
+                name = format_path(path)[:_MAX_PATH_CHARACTERS]
                 raise ContractError(
                     "FIELD_UNDECLARED",
                     f"Table {self._table.name!r} has no column for field {name!r} (JSON type {json_type(value)}) "
@@ -239,7 +240,7 @@ class TableColumns:
 
 
 def _event_column(spec: ColumnSpec, *, values_are_text: bool, lookup_fields: Collection[str]) -> EventColumn:
-    path = tuple(spec.path.split("."))
+    path = path_names(spec.path)
     texts = (values_are_text and path[0] not in lookup_fields) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.time_format, spec.required, texts)
 

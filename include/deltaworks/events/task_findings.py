@@ -51,6 +51,7 @@ class TaskFindings:
         dropped_sequence_numbers: collector sequence numbers of dropped events.
         sealed_frames: encrypted frames for the vault, with their kinds.
         events: number of parsed events, including rejected ones.
+        quarantined: number of quarantined events; a row of quarantine may stand for many.
         rejected: quarantined events by reason code and field.
         rejected_events: quarantined events by reason code and event name.
         refusal: the error if access to an object was denied.
@@ -63,6 +64,7 @@ class TaskFindings:
     objects_missing: list[str] = field(default_factory=list)
     over_budget: Counter[str] = field(default_factory=Counter)
     events: int = field(default=0, compare=False)
+    quarantined: int = field(default=0, compare=False)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     rejected_events: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     unusable_times: int = 0
@@ -94,13 +96,14 @@ class TaskFindings:
         """Adds to the numbers of parsed events and of rejected ones."""
         self.events += events
         for row in rejected:
+            self.quarantined += row.events
             for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
                 if reason in self.rejected or len(self.rejected) < MAX_REASONS:
-                    self.rejected[reason] += 1
+                    self.rejected[reason] += row.events
             event = to_printable(row.event_name or "")[:MAX_NAME_LENGTH]
             for kind in {(str(reason.code), event) for reason in row.reasons}:
                 if kind in self.rejected_events or len(self.rejected_events) < MAX_REASONS:
-                    self.rejected_events[kind] += 1
+                    self.rejected_events[kind] += row.events
 
     def merge(self, other: TaskFindings) -> None:
         """Adds the findings of a later task. If a maximum is reached, earlier entries stay."""
@@ -108,6 +111,7 @@ class TaskFindings:
         self.objects_rejected.update(other.objects_rejected)
         self.over_budget.update(other.over_budget)
         self.events += other.events
+        self.quarantined += other.quarantined
         self.rejected.update(other.rejected)
         self.rejected_events.update(other.rejected_events)
         self.unusable_times += other.unusable_times
@@ -132,6 +136,7 @@ class TaskFindings:
             "objects_missing": self.objects_missing,
             "over_budget": _sorted_by_name(self.over_budget),
             "events": self.events,
+            "quarantined_events": self.quarantined,
             "rejected": [[code, path, events] for (code, path), events in _most_frequent(self.rejected)],
             "rejected_events": [[code, name, events] for (code, name), events in _most_frequent(self.rejected_events)],
             "unusable_times": self.unusable_times,
@@ -154,6 +159,7 @@ class TaskFindings:
             "objects_missing": self.objects_missing,
             "over_budget": dict(self.over_budget),
             "events": self.events,
+            "quarantined": self.quarantined,
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
             "rejected_events": [[code, name, events] for (code, name), events in self.rejected_events.items()],
             "unusable_times": self.unusable_times,
@@ -175,6 +181,7 @@ class TaskFindings:
             objects_missing=list(record["objects_missing"]),
             over_budget=Counter(record["over_budget"]),
             events=record["events"],
+            quarantined=record["quarantined"],
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
             rejected_events=Counter({(code, name): events for code, name, events in record["rejected_events"]}),
             unusable_times=record["unusable_times"],

@@ -18,6 +18,7 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.lossless_numbers import dump_lossless, may_be_rounded, restore_literals
 from deltaworks.events.reasons import ReasonCode, to_printable
 from deltaworks.events.source_fields import PARTITION_FIELD, RECORD_FIELD
+from deltaworks.specs.base import path_names
 from deltaworks.specs.event import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
@@ -38,9 +39,9 @@ def read_fields(
     fields: ReadFields = dict.fromkeys((RECORD_FIELD, PARTITION_FIELD, *lookup_fields))
     for path in (*event.id, *event.time.path, event.name.path, *table.when):
         if path is not None:
-            _mark_read(fields, tuple(path.split(".")), None)
+            _mark_read(fields, path_names(path), None)
     for column in table.columns:
-        _mark_read(fields, tuple(column.path.split(".")), struct_fields(parse_type(column.type)))
+        _mark_read(fields, path_names(column.path), struct_fields(parse_type(column.type)))
     for evolved_path in evolved:
         _mark_read(fields, evolved_path, None)
     return fields

@@ -112,13 +112,16 @@ def _require_text_partition(plan: GoldPlan, answer: DataFrame, sql_path: Path) -
         )
 
 
-def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame | None) -> list[str]:
+def failed_checks(
+    table: GoldTableSpec, answer: DataFrame, published: DataFrame | None, *, allow_empty: bool = False
+) -> list[str]:
     """Returns the declared checks that a result fails, one sentence each.
 
     Scans the result once, and once more for each of `unique`, `intervals` and `max_drop`. Cache it first.
 
     Args:
         published: the published rows of the same partitions; None if the table does not exist.
+        allow_empty: whether no row is right, in spite of `min_rows`.
 
     Raises:
         ConfigError: GOLD_CHECK_INVALID, a check names a column that the result does not have.
@@ -134,7 +137,7 @@ def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame 
             f"The checks of gold table {table.name!r} name columns its SQL does not return: {', '.join(missing)}.",
             hint=f"Its columns are {', '.join(answer.columns)}.",
         )
-    failures = _row_count_failures(checks, answer)
+    failures = _row_count_failures(checks, answer, allow_empty=allow_empty)
     if checks.unique:
         failures += _uniqueness_failures(checks, answer)
     if checks.intervals is not None:
@@ -158,11 +161,12 @@ def raise_failed_checks(pipeline: str, failed_by_table: dict[str, list[str]]) ->
     )
 
 
-def _row_count_failures(checks: ChecksSpec, answer: DataFrame) -> list[str]:
+def _row_count_failures(checks: ChecksSpec, answer: DataFrame, *, allow_empty: bool) -> list[str]:
     nulls = [F.sum(F.col(column).isNull().cast("long")).alias(column) for column in checks.not_null]
     counts = answer.agg(F.count(F.lit(1)).alias("_rows"), *nulls).collect()[0].asDict()
     rows = int(counts["_rows"])
-    failures = [f"{rows} rows where at least {checks.min_rows} are expected"] if rows < checks.min_rows else []
+    too_few = rows < checks.min_rows and not (allow_empty and rows == 0)
+    failures = [f"{rows} rows where at least {checks.min_rows} are expected"] if too_few else []
     return failures + [f"{counts[column]} rows without {column}" for column in checks.not_null if counts[column]]
 
 

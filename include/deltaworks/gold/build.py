@@ -28,6 +28,7 @@ from deltaworks.gold.answer import raise_failed_checks
 from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.models import ModelSpec
@@ -345,6 +346,6 @@ def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list
         raise ConfigError(
             "GOLD_TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
-            hint=f"Its gold tables are {', '.join(declared) or 'none'}.",
+            hint=nearest_names_hint(unknown, declared, prefix="Its gold tables are"),
         )
     return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]

@@ -291,12 +291,14 @@ def parse_dates(text: str) -> frozenset[dt.date] | None:
     """
     dates: set[dt.date] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        start, separator, end = part.partition("..")
+        start, separator, end = (item.strip() for item in part.partition(".."))
         try:
             first = dt.date.fromisoformat(start)
             last = dt.date.fromisoformat(end) if separator else first
         except ValueError as error:
             raise ConfigError("GOLD_DATES_INVALID", f"{part!r} is not a date or a range of dates.") from error
+        if last < first:
+            raise ConfigError("GOLD_DATES_INVALID", f"{part!r} is empty, because its end is before its start.")
         dates |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
     return frozenset(dates) or None
 

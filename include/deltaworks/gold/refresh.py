@@ -116,16 +116,17 @@ class GoldRefreshResult:
     """The result for one table (in a dry run: the plan).
 
     - `swapped`: whether the content was replaced, at `version`.
-    - `rows_before`, `bytes_before`: size of the table before the refresh; `rows`, `bytes`: size of the shadow.
+    - `rows_before`, `bytes_before`: size of the table before the refresh; `rows`, `bytes`: size of the shadow. Rows are
+      None if the log lacks the count of a file.
     - `shadow`: key of an existing shadow to continue with; `failed_checks`: checks that the shadow fails.
     """
 
     table: str
     dry_run: bool
     swapped: bool = False
-    rows_before: int = 0
+    rows_before: int | None = 0
     bytes_before: int = 0
-    rows: int = 0
+    rows: int | None = 0
     bytes: int = 0
     version: int | None = None
     shadow: str = ""

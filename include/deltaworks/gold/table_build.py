@@ -25,8 +25,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
 from deltaworks.gold.input_views import (
     BUILT_FROM,
@@ -48,7 +49,7 @@ from deltaworks.tables.changes import Changes, sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, commit_history, row_count, state_at
+from deltaworks.tables.log import Action, TableState, commit_history, state_at, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.steps import gold_build_step
@@ -90,8 +91,8 @@ def write_small_answer(
         ConcurrencyError, ContractError: from `replace_rows`.
     """
     fate = file_effect_of(part, table)
-    before = sum(row_count(added) for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
-    if before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
+    before = total_rows(added for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
+    if before is None or before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
         return None
     rows = collect_rows(answer, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
     if rows is None:
@@ -405,7 +406,7 @@ def build_table(
         # Cache the result, since the checks and the write read it.
         answer = answer.persist()
     try:
-        failures = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
+        failures = _failed_checks(spark, lake, job, answer, state) if run_checks else []
         if failures:
             seconds = time.monotonic() - started
             reason = f"not published: {'; '.join(failures)}"
@@ -420,8 +421,8 @@ def build_table(
             )
         version, rows = _write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
-        if (grain_error := grain_outside_date_error(table, job.sql_path, error)) is not None:
-            raise grain_error from error
+        if (specific := _known_error(job, error)) is not None:
+            raise specific from error
         raise
     finally:
         if run_checks:
@@ -439,6 +440,13 @@ def build_table(
     )
 
 
+def _known_error(job: TableJob, error: Exception) -> DeltaworksError | None:
+    """Returns the error for rows outside their date, or for a commit of another build that Spark's writer noticed."""
+    if as_deltaworks_error(error).condition == "DELTA_CONFLICT":
+        return overtaken_error(job.key)
+    return grain_outside_date_error(job.plan.table, job.sql_path, error)
+
+
 def _answer(spark: SparkSession, job: TableJob, views: InputViews) -> DataFrame:
     return compute_answer(spark, job.plan, views, sql=job.sql, sql_path=job.sql_path)
 
@@ -454,6 +462,18 @@ def published_rows(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) ->
     if grain is not None and grain.column not in rows.columns:
         return None
     return filter_part(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
+
+
+def _failed_checks(
+    spark: SparkSession, lake: Lake, job: TableJob, answer: DataFrame, state: TableState | None
+) -> list[str]:
+    """Returns the failed checks. Requested dates without events stay empty, and need no row for `min_rows`."""
+    table, published = job.plan.table, _rows_for_drop_check(spark, lake, job)
+    allow_empty = False
+    if job.previous_build is not None and state is not None:
+        effect_of = file_effect_of(job.plan.output, table)
+        allow_empty = all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
+    return failed_checks(table, answer, published, allow_empty=allow_empty)
 
 
 def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:

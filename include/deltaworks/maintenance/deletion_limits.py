@@ -22,7 +22,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.store import Instant, StateRecord
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,10 @@ def resolve_limit_exceeded(home: PipelineHome, target: str) -> None:
 
 def _is_new_lake(lake: Lake, home: PipelineHome, tables: Sequence[str], *, now: dt.datetime) -> bool:
     for name in tables:
-        opened = lake.open(home.table(name))
+        try:
+            opened = lake.open(home.table(name))
+        except ContractError:
+            return False  # its age is unknown
         created = opened.metadata().created_time if opened is not None else None
         if opened is not None and (created is None or now.timestamp() - created / 1000 > NEW_LAKE_AGE.total_seconds()):
             return False

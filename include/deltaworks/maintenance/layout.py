@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
@@ -114,7 +115,7 @@ def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, 
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)} that OPTIMIZE maintains.",
-            hint=f"OPTIMIZE maintains {', '.join(tables)}.",
+            hint=nearest_names_hint(unknown, tables, prefix="OPTIMIZE maintains"),
         )
     return {name: table for name, table in tables.items() if not names or name in names}
 

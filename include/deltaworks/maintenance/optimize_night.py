@@ -21,7 +21,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
-from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError
 from deltaworks.maintenance.layout import OptimizedTable, optimized_tables, read_layout, select_tables
 from deltaworks.maintenance.optimize import (
     LEFT_TO_SPARK,
@@ -44,6 +44,7 @@ from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.maintenance.zorder_ledger import LedgerState, ZOrderLedger, read_ledger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.features import is_unsupported_table
 from deltaworks.tables.lake import Lake
 
 
@@ -77,16 +78,18 @@ def select_partitions(
         ConfigError: TABLE_UNKNOWN.
     """
     ledger = read_ledger(lake, spec.pipeline) if ledger_state is None else ledger_state
-    return [
-        choose_partitions(
-            table_health(lake, paths.table(spec.pipeline, table.name), history_commits=0),
-            read_layout(lake, spec.pipeline, table),
-            ledger=ledger.table_state(table.name),
-            now=now,
-            policy=policy,
-        )
-        for table in select_tables(spec, tables).values()
-    ]
+
+    def choose(table: OptimizedTable) -> TableChoice:
+        try:
+            health = table_health(lake, paths.table(spec.pipeline, table.name), history_commits=0)
+            layout = read_layout(lake, spec.pipeline, table)
+        except ContractError as error:
+            if not is_unsupported_table(error):
+                raise
+            return TableChoice(table=table.name, partitions=(), reason=f"skipped: {error.message}")
+        return choose_partitions(health, layout, ledger=ledger.table_state(table.name), now=now, policy=policy)
+
+    return [choose(table) for table in select_tables(spec, tables).values()]
 
 
 def force_partition(

@@ -21,10 +21,12 @@ from pyarrow import fs
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import run_unless_files_held
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.maintenance.vacuum import exclusive_maintenance
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.features import is_unsupported_table
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.protected_files import (
     UncommittedFiles,
@@ -112,7 +114,7 @@ def remove_orphans(
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its bronze, keyed and latest tables are {', '.join(removable)}.",
+            hint=nearest_names_hint(unknown, removable, prefix="Its bronze, keyed and latest tables are"),
         )
     names = [name for name in removable if not tables or name in tables]
     run = partial(_remove_all, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, limit=limit)
@@ -178,13 +180,17 @@ def _remove_orphans_of(
     limit: DeletionLimit | None,
 ) -> OrphanResult:
     key = home.table(name)
-    table = lake.open(key)
-    if table is None:
-        return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
     try:
+        table = lake.open(key)
+        if table is None:
+            return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
         removable = candidates_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
     except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
+    except ContractError as error:
+        if not is_unsupported_table(error):
+            raise
+        return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"skipped: {error.message}")
     # Files that the log once named were committed and are left to VACUUM.
     unreferenced = removable.files.keys() - removable.removed_paths - protected
     candidates = sorted(path for path in unreferenced if not path.startswith("_"))

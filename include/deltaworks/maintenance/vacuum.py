@@ -35,7 +35,7 @@ from deltaworks.control.locks.exclusive import (
     run_unless_files_held,
 )
 from deltaworks.control.provenance import parse_user_metadata, user_metadata
-from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.optimize import SessionFactory
@@ -48,8 +48,10 @@ from deltaworks.maintenance.vacuum_holds import (
     effective_retention,
     holds_on,
 )
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.features import is_unsupported_table
 from deltaworks.tables.file_workers import MIN_ITEMS_FOR_EXECUTORS, ExecutorWorkers
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -257,10 +259,9 @@ def vacuum_tables(
         bounded = {table.name for table in spec.tables if not Layout.from_spec(table).has_mutable_rows}
         for name in names:
             lock.check()
-            table_limit = limit if name in bounded else None
-            exceeded = table_limit and limit_exceeded(
-                counting.vacuum_table(name), table_limit, live_bytes=run.live_bytes(name)
-            )
+            exceeded = None
+            if limit is not None and name in bounded and not (counted := counting.vacuum_table(name)).skipped:
+                exceeded = limit_exceeded(counted, limit, live_bytes=run.live_bytes(name))
             results.append(exceeded or run.vacuum_table(name))
             if results[-1].skipped:
                 alert_not_vacuumed(home, name, reason=results[-1].reason)
@@ -329,10 +330,18 @@ class _VacuumRun:
             self._spec.pipeline,
             name,
             work="VACUUM",
-            run=lambda: self._vacuum_table(name),
+            run=lambda: self._vacuum_supported_table(name),
             on_skip=lambda reason: VacuumResult(table=name, dry_run=False, reason=reason),
             dry_run=self._dry_run,
         )
+
+    def _vacuum_supported_table(self, name: str) -> VacuumResult:
+        try:
+            return self._vacuum_table(name)
+        except ContractError as error:
+            if not is_unsupported_table(error):
+                raise
+            return VacuumResult(table=name, dry_run=self._dry_run, skipped=True, reason=error.message)
 
     def live_bytes(self, name: str) -> int:
         """Returns the bytes of the table's current files."""
@@ -506,6 +515,6 @@ def _select_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its tables are {', '.join(names)}.",
+            hint=nearest_names_hint(unknown, names, prefix="Its tables are"),
         )
     return [name for name in names if not tables or name in tables]

@@ -35,7 +35,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.selection import DeltaSourceSpec
 from deltaworks.tables.changes import last_committed_position
 from deltaworks.tables.lake import Lake, arrow_path, select_rows
-from deltaworks.tables.log import read_commits
+from deltaworks.tables.log import commit_info_of, committed_at, read_commits
 from deltaworks.tables.steps import read_last_completed
 
 #: A job commits or aborts within this time after its write turn expires.
@@ -76,10 +76,7 @@ def holds_on(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> li
 
 def _commit_time(lake: Lake, key: str, version: int) -> datetime | None:
     ((_, actions),) = read_commits(lake, key, [version])
-    commit_info = next((action["commitInfo"] for action in actions or () if "commitInfo" in action), None)
-    if commit_info is None or "timestamp" not in commit_info:
-        return None
-    return datetime.fromtimestamp(int(commit_info["timestamp"]) / 1000, tz=utc_now().tzinfo)
+    return committed_at(commit_info_of(actions or ()))
 
 
 def _stream_positions(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:

@@ -96,7 +96,9 @@ def _subjects(
     previous: Mapping[str, Verdict],
     now: datetime,
 ) -> Iterator[Sample]:
-    items = health_report.check_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    items = health_report.with_waiting_causes(
+        catalog, health_report.check_subjects(health_report.subjects(catalog), objects, previous=previous, now=now)
+    )
     items += health_report.invalid_spec_reports(catalog, objects, previous=previous, now=now)
     items += collector_reports(collectors, previous=previous, now=now)
     for item in items:
@@ -283,7 +285,7 @@ _FAMILIES: Final = (
         "s",
     ),
     MetricFamily("deltaworks_stream_rows_total", "counter", _STREAM, "Rows committed by this run of the stream."),
-    MetricFamily("deltaworks_stream_quarantined_total", "counter", _STREAM, "Rows quarantined by this run."),
+    MetricFamily("deltaworks_stream_quarantined_total", "counter", _STREAM, "Events quarantined by this run."),
     MetricFamily(
         "deltaworks_stream_backlog_records", "gauge", _STREAM, "Unprocessed records, if the source counts them."
     ),

@@ -32,9 +32,9 @@ from deltaworks.mutations.bounds import BatchPlanner, mutable_tables, mutations_
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.file_workers import table_rows
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
-from deltaworks.tables.table_swap import table_content
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30
@@ -291,7 +291,9 @@ class _Purge:
         counted = rows.groupBy(ORG_COLUMN).count().orderBy(ORG_COLUMN).limit(self._max_organisations).collect()
         rows_by_org = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
         purged = sum(rows_by_org.values())
-        if not dry_run and (skip_reason := self._limit_exceeded_reason(name, purged, table_content(opened).rows)):
+        if not dry_run and (
+            skip_reason := self._limit_exceeded_reason(name, purged, table_rows(self._lake, key, opened))
+        ):
             return PurgeResult(name, dry_run, 0, 0, time.monotonic() - started, skip_reason)
         if rows_by_org and not dry_run:
             self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._purgeable_rows())

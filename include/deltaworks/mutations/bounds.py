@@ -7,10 +7,8 @@ from quarantine and reprocesses can add rows of old batches later.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from deltaworks import __version__
 from deltaworks.control import paths
@@ -24,8 +22,17 @@ from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.changes import Partition, partition_predicate
+from deltaworks.tables.file_workers import with_row_counts
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, data_change_actions, read_commits
+from deltaworks.tables.log import (
+    Action,
+    commit_info_of,
+    committed_at,
+    data_change_actions,
+    read_commits,
+    row_count,
+    stats_of,
+)
 
 #: Column whose bounds separate new rows from earlier ones.
 BATCH_COLUMN = "_batch_id"
@@ -66,7 +73,7 @@ def read_arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
 
     Skips commits of mutations, OPTIMIZE and purges, which only rewrite existing rows.
     """
-    counter = _ArrivalCounter()
+    counter = _ArrivalCounter(lake, key)
     for _, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         if actions is None:
             return Arrivals(is_unbounded=True, rows=counter.rows, first_at=counter.first_at, has_removals=True)
@@ -78,40 +85,47 @@ def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_row
     """Returns the newest version up to `up_to` that adds at most `max_rows` rows. Includes at least one commit."""
     rows = 0
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
-        commit = _ArrivalCounter()
+        commit = _ArrivalCounter(lake, key)
         commit.add(actions or [])
-        if rows and rows + commit.rows > max_rows:
+        added = max_rows if commit.has_unknown_rows else commit.rows
+        if rows and rows + added > max_rows:
             return version - 1
-        rows += commit.rows
+        rows += added
     return up_to
 
 
 class _ArrivalCounter:
-    """Accumulates counts and bounds of the new rows of commits."""
+    """Accumulates counts and bounds of the new rows of commits. Rows that statistics do not count are counted in the
+    files, unless these are gone: then `has_unknown_rows` is set.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, lake: Lake, key: str) -> None:
+        self._lake, self._key = lake, key
         self.rows = 0
-        self.has_removals = self.has_unknown_batches = False
+        self.has_removals = self.has_unknown_batches = self.has_unknown_rows = False
         self.first_at: dt.datetime | None = None
         self.partitions: set[Partition] = set()
         self.batches: list[int] = []
 
     def add(self, actions: list[Action]) -> None:
-        commit_info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        commit_info = commit_info_of(actions)
         if parse_user_metadata(commit_info.get("userMetadata")).get("operation") in OPERATIONS_WITHOUT_NEW_ROWS:
             return
         changing = list(data_change_actions(actions))
         for action in changing:
             self._add_file(action)
         if changing and self.first_at is None:
-            self.first_at = dt.datetime.fromtimestamp(int(commit_info.get("timestamp", 0)) / 1000, tz=dt.UTC)
+            written = max((int(action.get("modificationTime") or 0) for action in changing), default=0)
+            self.first_at = committed_at(commit_info) or dt.datetime.fromtimestamp(written / 1000, tz=dt.UTC)
 
     def _add_file(self, action: Action) -> None:
         if "modificationTime" not in action:
             self.has_removals = True
             return
-        stats = json.loads(action.get("stats") or "{}")
-        self.rows += int(stats.get("numRecords") or 0)
+        stats = stats_of(action)
+        (counted,) = with_row_counts(self._lake, self._key, [action])
+        self.rows += row_count(counted) or 0
+        self.has_unknown_rows |= row_count(counted) is None
         self.partitions.add(tuple(sorted((action.get("partitionValues") or {}).items())))
         min_batch = (stats.get("minValues") or {}).get(BATCH_COLUMN)
         if min_batch is None:

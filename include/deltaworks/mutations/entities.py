@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltaworks.mutations.interval_diff import Checkpoint, local_checkpoint
-from deltaworks.mutations.requests import ARRIVAL, RENAME_OPERATIONS, invalid_reason
+from deltaworks.mutations.requests import ARRIVAL, invalid_reason
 from deltaworks.mutations.resolve import Trace, trace_requests
+from deltaworks.specs.mutation import RENAME_OPERATIONS
 
 
 def entities(request_trace: Trace) -> DataFrame:

@@ -29,6 +29,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.mutations.notifications import NotifiedChanges, all_notified_changes, notified_changes
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
@@ -97,7 +98,7 @@ def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedT
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"There is no bronze table {table!r}.",
-            hint=f"Name it as <pipeline>.<table>; {pipeline} has {', '.join(by_name)}.",
+            hint=f"Name it as <pipeline>.<table>. {nearest_names_hint([name], by_name, prefix=f'{pipeline} has')}",
         )
     notification_tables = [
         other for other in spec.tables if other.announces is not None and other.announces.table == name

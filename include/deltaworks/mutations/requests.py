@@ -18,7 +18,15 @@ from contextlib import contextmanager
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from deltaworks.specs.mutation import OPERATIONS, REQUEST_COLUMNS
+from deltaworks.specs.mutation import (
+    DELETE,
+    MOVE_OPERATIONS,
+    OPERATIONS,
+    RENAME_OPERATIONS,
+    REQUEST_COLUMNS,
+    UNDELETE,
+    UPDATE,
+)
 from deltaworks.tables.spark.session import override_settings
 
 #: Input schema of `resolve` as DDL. A request takes effect at `time`; requests of the same time are ordered by `seq`,
@@ -26,14 +34,6 @@ from deltaworks.tables.spark.session import override_settings
 REQUEST_SCHEMA = ", ".join(
     f"{name} {kind}" for name, kind in {**REQUEST_COLUMNS, "time": "timestamp"}.items() if name != "name"
 )
-#: Operations that move an entity to another id,
-RENAME_OPERATIONS = ("rename", "merge")
-#: to the location of deleted rows of its id, and back,
-DELETE, UNDELETE = "delete", "undelete"
-#: and the one that does not move it.
-UPDATE = "update"
-MOVE_OPERATIONS = (*RENAME_OPERATIONS, DELETE, UNDELETE)
-
 _KEY = ("org_id", "id", "time")
 
 #: Up to this number of requests, compiling and scheduling queries takes longer than computing the result.

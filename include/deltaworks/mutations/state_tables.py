@@ -23,13 +23,17 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.layout import Layout
-from deltaworks.mutations.requests import DELETE, MOVE_OPERATIONS, RENAME_OPERATIONS, UNDELETE, invalid_reason
+from deltaworks.mutations.requests import invalid_reason
 from deltaworks.specs.mutation import (
+    DELETE,
     DELETED_COLUMN,
     INTERVALS_COLUMNS,
+    MOVE_OPERATIONS,
     MUTATION_COLUMN,
     NAMES_COLUMNS,
     ORG_COLUMN,
+    RENAME_OPERATIONS,
+    UNDELETE,
     MutationsSpec,
 )
 from deltaworks.specs.pipeline import PipelineSpec

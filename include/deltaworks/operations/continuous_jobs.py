@@ -22,9 +22,10 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits, age_seconds
-from deltaworks.control.health.report import limits_of
+from deltaworks.control.health.report import SlotUse, limits_of, slot_use, subjects
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
@@ -84,6 +85,7 @@ class ContinuousJob:
         display_name: its name in messages; `cli_argument` is its argument in commands.
         dag_id: empty if Kubernetes runs it, as it does relays; a stopped relay's pod waits.
         group: for one pipeline of a group, the group. Its DAG is not paused for a single pipeline.
+        slot_use: reads the use of its pool by other processes; None if it has no pool.
     """
 
     display_name: str
@@ -95,6 +97,7 @@ class ContinuousJob:
     heartbeats: tuple[str, ...]
     group: str = ""
     limits: HealthLimits = field(default_factory=HealthLimits)
+    slot_use: Callable[[], SlotUse | None] = lambda: None
 
     @property
     def is_stalled(self) -> bool:
@@ -198,6 +201,11 @@ def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], Non
             "While it is paused, no run starts.",
             f"Then `deltaworks start {job.cli_argument}` again, or unpause {job.dag_id} in Airflow.",
         )
+    use = job.slot_use()
+    if use is not None and use.is_full:
+        echo(f"{job.display_name} is released. {use.describe(job.dag_id)}")
+        echo(use.next_step)
+        return
     starter = f"the driver of its group {job.group}" if job.group else "Airflow" if job.dag_id else "its pod"
     echo(f"{job.display_name} is released; {starter} starts it within seconds.")
 
@@ -262,6 +270,7 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
     """
     objects = open_objects(catalog.environment.lake)
     kind, subject = _parse_job_name(catalog, name)
+    _reject_unknown(catalog, kind, subject, name)
     location = _LOCATORS[kind](catalog, subject, is_start)
     argument = subject if kind == "stream" or name == subject else name
     return ContinuousJob(
@@ -276,6 +285,38 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
         limits=limits_of(catalog.pipelines[subject])
         if kind == "stream" and subject in catalog.pipelines
         else HealthLimits(),
+        slot_use=lambda: _read_slot_use(catalog, objects, location.dag_id),
+    )
+
+
+def _read_slot_use(catalog: Catalog, objects: ObjectStore, dag: str) -> SlotUse | None:
+    """Reads the use of a DAG's pool by other processes; None for a pod or an invalid declaration."""
+    every = subjects(catalog)
+    own = next((subject for subject in every if subject.dag_id == dag), None)
+    if own is None or catalog.environment.kubernetes is not None:
+        return None
+    heartbeats = [(subject, read_heartbeat(objects, paths.heartbeat(subject.control))) for subject in every]
+    return slot_use(catalog, own, heartbeats)
+
+
+def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> None:
+    """Rejects a name that is near to that of no declared pipeline alone: relays and DAGs are suggested too.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN.
+    """
+    if kind not in ("stream", "relay", "feeds") or any(
+        catalog.declares(one, subject) for one in ("pipeline", "relay") if (one == "relay") == (kind == "relay")
+    ):
+        return
+    names = [*catalog.pipelines, *catalog.relays, paths.RULES_PROCESS]
+    names += [name for spec_kind, name in catalog.broken if spec_kind in ("pipeline", "relay")]
+    names += [dag_id(spec.pipeline, "feeds") for spec in catalog.pipelines.values() if spec.feeds]
+    names += [dag_id(spec.name, "remediation") for spec in catalog.environment.remediations]
+    raise ConfigError(
+        "RELAY_UNKNOWN" if kind == "relay" else "PIPELINE_UNKNOWN",
+        f"There is no stream, relay or other process called {name!r}.",
+        hint=nearest_names_hint([name], names, prefix="Known:"),
     )
 
 

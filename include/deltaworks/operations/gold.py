@@ -85,7 +85,14 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
     for table in planned:
         inputs = ", ".join(f"{name}@{version}" for name, version in table.built_from.items())
         size = f"{table.bytes_before / 1e6:,.1f}"
-        listing.add(table.table, f"{table.rows_before:,}", size, inputs, table.shadow, table.reason)
+        listing.add(
+            table.table,
+            "?" if table.rows_before is None else f"{table.rows_before:,}",
+            size,
+            inputs,
+            table.shadow,
+            table.reason,
+        )
     return Report(parts=[listing, "Nothing was changed. Use --no-dry-run to build, check and swap."], results=planned)
 
 

@@ -88,7 +88,9 @@ def recover_files(context: OperationContext, options: FilesOptions) -> Report:
     parts: list[str | Listing] = [f"missing: {path}" for path in result.files[:_MAX_SHOWN]]
     if result.files:
         span = f", {result.batches[0]} to {result.batches[-1]}" if result.batches else ""
-        parts.append(f"{len(result.files)} files had {result.rows:,} rows, of {len(result.batches)} batches{span}.")
+        more = f", without {result.uncounted} files whose number of rows is unknown" if result.uncounted else ""
+        held = f"{result.rows:,} rows{more}"
+        parts.append(f"{len(result.files)} files had {held}, of {len(result.batches)} batches{span}.")
     if result.restore is None and options.dry_run and result.files:
         parts.append(f"To apply it add: --max-rows {result.rows} --no-dry-run")
     broken = bool(result.files or result.restore)
@@ -116,7 +118,14 @@ def recover_table(context: OperationContext, options: TableOptions) -> Report:
     from deltaworks.recovery.repair.lost_files import repair_table
 
     pipeline, name = context.subject, options.table
-    result = repair_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
+    try:
+        result = repair_table(
+            context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing
+        )
+    except ConfigError as error:
+        if not options.dry_run or error.condition != "TABLE_NOT_DROPPED":
+            raise
+        return _report(context, options, [error.message], None, is_damaged=False, subject=f"{pipeline}.{name}")
     origin = "the files of their batches" if result.repair == "prepared" else "their source objects"
     last = max(result.last_batches.values(), default=None)
     parts: list[str | Listing] = [
@@ -141,7 +150,7 @@ def _report(
     elif options.dry_run:
         parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     if restore is not None and restore.difference is not None:
-        rows_removed = restore.difference.rows_removed
+        rows_removed = restore.difference.rows_removed or 0
     summary = RecoverySummary(
         pipeline=context.subject,
         table=options.table,

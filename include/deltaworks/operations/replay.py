@@ -137,11 +137,19 @@ def build_filter(options: FilterOptions) -> QuarantineFilter:
         raise ConfigError(
             "QUARANTINE_REASON_UNKNOWN", f"Unknown reasons: {', '.join(unknown)}.", hint=f"Known: {codes}."
         )
+    from_date, to_date = _date(options.from_date), _date(options.to_date)
+    if from_date and to_date and to_date < from_date:
+        raise ConfigError("DATE_INVALID", f"The dates {from_date} to {to_date} are empty: give the earlier one first.")
+    if options.from_batch is not None and options.to_batch is not None and options.to_batch < options.from_batch:
+        raise ConfigError(
+            "OPTION_INVALID",
+            f"The batches {options.from_batch} to {options.to_batch} are empty: give the lower one first.",
+        )
     return QuarantineFilter(
         reasons=options.reason,
         events=options.event,
-        from_date=_date(options.from_date),
-        to_date=_date(options.to_date),
+        from_date=from_date,
+        to_date=to_date,
         from_batch=options.from_batch,
         to_batch=options.to_batch,
         fingerprint=options.fingerprint,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from deltaworks.control.clock import parse_time_range
 from deltaworks.control.listing import Listing, format_bytes
-from deltaworks.errors import ConfigError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
@@ -39,11 +40,17 @@ class ReprocessOptions(Options):
     )
     events: str | None = Field(
         None,
-        description=("Objects or batches with events in a time range, such as 2026-01-01..2026-01-02 (end excluded)."),
+        description=(
+            "Objects or batches with events of these dates, such as 2026-01-01..2026-01-02 (both included), or between "
+            "two times."
+        ),
     )
     arrived: str | None = Field(
         None,
-        description=("Objects or batches that arrived in a time range, such as 2026-01-01T10:00..2026-01-01T12:00."),
+        description=(
+            "Objects or batches that arrived on these dates, both included, or between two times, such as "
+            "2026-01-01T10:00..2026-01-01T12:00."
+        ),
     )
     from_start: bool = Field(False, description="All landed objects or records.")
     tables: Annotated[tuple[str, ...], _ROWS_SECTION, TableNames(("bronze",))] = Field(
@@ -81,7 +88,13 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
                 "The selection is empty.",
                 "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
             )
-        return _count(context, request, exact=options.exact, spark=options.spark)
+        try:
+            return _count(context, request, exact=options.exact, spark=options.spark)
+        except DeltaworksError as error:
+            if error.condition != "REPROCESS_EMPTY" and not _has_no_batch(context):
+                raise
+            # A result, because a task without one continues with Spark.
+            return Report(parts=[error.message, "Nothing would be replaced."], results=[ReprocessRemainder.nothing()])
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_for_run
     from deltaworks.recovery.quarantine.summary import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
@@ -114,6 +127,11 @@ class ReprocessRemainder:
 
     id: str
     spark_work_count: int = 1
+
+    @classmethod
+    def nothing(cls) -> ReprocessRemainder:
+        """Returns the result of a reprocess that selects nothing."""
+        return cls(id="", spark_work_count=0)
 
 
 def _refuse_spark() -> SparkSession:
@@ -153,7 +171,10 @@ def _parse_batch_range(text: str) -> tuple[int, int]:
     if numbers is None:
         raise _invalid(f"{text!r} is not a batch range.", "Write the first and the last, such as 10-20.")
     first = int(numbers[1])
-    return first, int(numbers[2]) if numbers[2] else first
+    last = int(numbers[2]) if numbers[2] else first
+    if last < first:
+        raise _invalid(f"The batch range {text!r} is empty.", "Write the first and the last, such as 10-20.")
+    return first, last
 
 
 def _read_key_file(path: str) -> tuple[str, ...]:
@@ -165,10 +186,23 @@ def _read_key_file(path: str) -> tuple[str, ...]:
 
 
 def _parse_time_range(text: str) -> tuple[str, str]:
-    start, separator, end = text.partition("..")
-    if not separator or not start or not end:
-        raise _invalid(f"{text!r} is not a time range.", "Write its start and its end, such as 2026-01-01..2026-01-02.")
-    return start, end
+    try:
+        start, end = parse_time_range(text)
+    except ValueError as error:
+        hint = "Write first and last date, such as 2026-01-01..2026-01-02, or two times."
+        raise _invalid(f"{text!r} is not a time range: {error}.", hint) from error
+    return start.isoformat(), end.isoformat()
+
+
+def _has_no_batch(context: OperationContext) -> bool:
+    """Returns whether no batch of the current generation is complete, as before the first start."""
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.tables.lake import Lake
+    from deltaworks.tables.steps import read_last_completed
+
+    lake = context.catalog.environment.lake
+    generation = PipelineHome.open(lake, context.subject).generations.current()
+    return read_last_completed(Lake(lake), context.subject, generation) is None
 
 
 def _invalid(message: str, hint: str) -> ConfigError:

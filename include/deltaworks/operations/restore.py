@@ -105,7 +105,10 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
             point=point, repair=options.repair, max_rows=options.max_rows, reason=options.reason or ""
         )
     if not options.dry_run:
+        from deltaworks.recovery.quarantine.summary import recount_quarantine
+
         result = restore.run(request, allow_missing=options.allow_missing)
+        recount_quarantine(context.catalog.environment.lake, context.subject)
     elif request is None:
         raise _point_missing()
     else:
@@ -134,7 +137,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
         pipeline=result.pipeline,
         table=result.table,
         dry_run=result.dry_run,
-        rows_removed=result.difference.rows_removed if result.difference else 0,
+        rows_removed=(result.difference.rows_removed or 0) if result.difference else 0,
         summary="; ".join(lines),
     )
 
@@ -209,7 +212,7 @@ def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
         batches = ", ".join(map(str, result.unprepared))
         parts.append(f"without files: batches {batches}; --repair source reads them again.")
     parts += [f"followed by {item.pipeline} ({item.read_mode}): {item.effect}" for item in result.downstream]
-    if result.dry_run and result.difference is not None:
+    if result.dry_run and result.difference is not None and result.difference.rows_removed is not None:
         parts.append(f"Nothing was changed. To apply it add: --max-rows {result.difference.rows_removed} --no-dry-run")
     return parts
 
@@ -219,8 +222,9 @@ def _difference(result: TableRestoreResult) -> str | Listing:
         return "Its files had been restored before."
     counts = result.difference
     listing = Listing(("", "files", "rows", "size"))
-    listing.add("out", f"{counts.files_removed:,}", f"{counts.rows_removed:,}", format_bytes(counts.bytes_removed))
-    listing.add("in", f"{counts.files_added:,}", f"{counts.rows_added:,}", format_bytes(counts.bytes_added))
+    rows_out, rows_in = ("?" if rows is None else f"{rows:,}" for rows in (counts.rows_removed, counts.rows_added))
+    listing.add("out", f"{counts.files_removed:,}", rows_out, format_bytes(counts.bytes_removed))
+    listing.add("in", f"{counts.files_added:,}", rows_in, format_bytes(counts.bytes_added))
     return listing
 
 

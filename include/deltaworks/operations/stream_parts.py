@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from deltaworks.control.locks.lease import Lease
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.live import LiveTableSpec
 
@@ -32,6 +33,18 @@ def start_live_query(
     from deltaworks.engine import live as live_queries
 
     return live_queries.start_live_query(spark, catalog, pipeline, live, before_merge=before_merge)
+
+
+def start_over_empty(catalog: Catalog, pipeline: str, lease: Lease, spark: SparkSession) -> None:
+    """Starts a pipeline over that was edited before its tables had a row.
+
+    Raises:
+        ConfigError: START_OVER_TOO_LARGE, a table has rows.
+    """
+    from deltaworks.recovery.start_over import start_over
+
+    reason = "edited before any table had a row"
+    start_over(catalog, pipeline, dry_run=False, max_rows=0, reason=reason, spark=lambda: spark, lease=lease)
 
 
 @contextmanager
@@ -78,5 +91,8 @@ def announce_views(stream: StreamContext) -> Iterator[None]:
 
 
 STREAM_PARTS: Final = StreamParts(
-    open_source=open_source, start_live_query=start_live_query, companions=(announce_views, refresh_gold)
+    open_source=open_source,
+    start_live_query=start_live_query,
+    start_over_empty=start_over_empty,
+    companions=(announce_views, refresh_gold),
 )

@@ -10,13 +10,15 @@ VACUUM. Batch numbers continue, so a `_batch_id` is unique across generations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
+from deltaworks.control.health.throughput import drop_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_locks
+from deltaworks.control.locks.lease import Lease
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import StartOver, TableLoss
 from deltaworks.control.records.prepared import PreparedBatch
@@ -25,7 +27,13 @@ from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
-from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread, void_replays
+from deltaworks.recovery.quarantine.replay_commit import (
+    close_landed_rows,
+    complete_prepared_replay,
+    exclusive_reread,
+    void_replays,
+)
+from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.recovery.restore.dependents import reject_running_downstream
 from deltaworks.recovery.restore.pipeline_plan import (
     DeclaredTable,
@@ -84,6 +92,7 @@ def start_over(
     reason: str = "",
     restore_point: RestorePoint | None = None,
     spark: Callable[[], SparkSession] | None = None,
+    lease: Lease | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> StartOverResult:
     """Recreates the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
@@ -98,6 +107,7 @@ def start_over(
             from zero. Names and intervals are rebuilt by the next mutation batch, which applies all requests. Replayed
             rows can be replayed again.
         spark: returns a session, if a table or a prepared batch needs one.
+        lease: the stream's lease, if the caller holds it; otherwise it is acquired.
         fault: test hook, called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`.
 
     Raises:
@@ -107,7 +117,7 @@ def start_over(
             RESTORE_GENERATION_ENDED.
         TransientError: SPARK_UNAVAILABLE.
     """
-    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault)
+    operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault, lease=lease)
     if dry_run:
         return operation.count_rows()
     with operation.leases():
@@ -122,6 +132,8 @@ class _StartOverRun:
         back_to: RestorePoint | None,
         spark: Callable[[], SparkSession] | None,
         fault: Callable[[str], None],
+        *,
+        lease: Lease | None,
     ) -> None:
         self._restore_point = back_to
         self._catalog = catalog
@@ -135,12 +147,14 @@ class _StartOverRun:
         self._spark = spark
         self._fault = fault
         self._reapplier = ErasureReapplier(catalog, pipeline)
-        self._lease = stream_lease(self._lake, self._home, self._spec)
+        self._holds_lease = lease is not None
+        self._lease = lease or stream_lease(self._lake, self._home, self._spec)
 
     @contextmanager
     def leases(self) -> Iterator[None]:
         """Holds the leases that exclude the stream, replays and reprocesses."""
-        with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
+        wait_seconds = self._spec.stream.lease_ttl_seconds * 1.5
+        with nullcontext() if self._holds_lease else self._lease.held(wait_seconds=wait_seconds):
             no_vacuum = table_files_locks(self._objects, self._pipeline, self._tables_to_restore(), work="The restore")
             with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
@@ -248,6 +262,9 @@ class _StartOverRun:
         self._fault("replays")
         others = [name for name in declared if name in losses and name != QUARANTINE_TABLE]
         recreated += sum(self._recreate_or_restore(begun, losses[name], declared[name]) for name in others)
+        if begun.to_batch is not None:
+            close_landed_rows(spec, self._lake, self._home, reason=f"restore to batch {begun.to_batch}")
+        self._forget_quarantine_rates(begun)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
             ledger.start_after(begun.first_batch - 1, owner=self._owner)
@@ -258,6 +275,13 @@ class _StartOverRun:
         self._fault("begun")
         self._home.start_overs.record_completion(begun, versions=restored_versions(self._lake, begun))
         return recreated
+
+    def _forget_quarantine_rates(self, begun: StartOver) -> None:
+        """Drops the recent totals of batches that are given up: health must not count their quarantined events."""
+        control = self._home.control()
+        since = None if begun.to_batch is None else self._planner.completed_at(begun.to_batch)
+        drop_throughput(self._objects, control, since=since)
+        recount_quarantine(self._catalog.environment.lake, self._pipeline)
 
     @property
     def _owner(self) -> Step:

@@ -146,7 +146,7 @@ class RuleEvaluator:
         if due.skipped is None:
             outbox += rule_alerts.check_unknown(evaluation, freshness, now)
         new_state = state.with_evaluation(evaluation, ended, list(open_alerts.by_subject.values()))
-        self._write(self._updated_state(new_state, outbox, rule_alerts, freshness))
+        self._write(self._updated_state(new_state.replace(problem=""), outbox, rule_alerts, freshness))
         self._evaluation = evaluation
         self.deliver()
 
@@ -160,9 +160,13 @@ class RuleEvaluator:
         rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
         if problem:
             outbox += rule_alerts.report_broken(problem, now)
-        elif not freshness.missing:
+        elif freshness.missing:
+            problem = f"table {', '.join(freshness.missing)} does not exist yet"
+        elif freshness.newest_at is None and not state.last_minute and not rule_alerts.raised:
+            # A pipeline without data is not in trouble: the rule waits for the first row.
+            problem = f"{', '.join(freshness.labels)} has no rows yet"
+        else:
             outbox += rule_alerts.check_unknown(self._evaluation or state.evaluation(self.rule), freshness, now)
-        problem = problem or (f"table {', '.join(freshness.missing)} does not exist yet" if freshness.missing else "")
         new_state = self._updated_state(state.replace(problem=problem), outbox, rule_alerts, freshness)
         if new_state.replace(data_until=state.data_until) != state:
             self._write(new_state)

@@ -136,12 +136,12 @@ def _find_wrapper(sample: EventSample) -> str:
         return ""
     outer = _profile(first)
     for name in first[0]:
-        if not name or "." in name or not all(_is_wrapper(value.get(name)) for value in first):
+        if not name or "." in name or not all(_is_wrapper(name, value) for value in first):
             continue
         inner = [event for value in first for event in _unwrap(value, name)]
         # A value that has a time field is itself an event. Requests as API gateways pass them on are an exception:
         # their body contains the events.
-        is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
+        is_request = name == "body" and all(isinstance(value.get(name), str | dict) for value in first)
         if (
             inner
             and choose_time_field(_profile(inner)) is not None
@@ -158,7 +158,11 @@ def _profile(events: Sequence[dict[str, Any]]) -> FieldProfile:
     return profile
 
 
-def _is_wrapper(value: Any) -> bool:
+def _is_wrapper(name: str, values: dict[str, Any]) -> bool:
+    """Returns whether this field contains events; an object does if it is the body of a request."""
+    value = values.get(name)
+    if isinstance(value, dict):
+        return name == "body" and bool(value)
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
             value = orjson.loads(value)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.control.listing import escape_invisible
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.inference.field_profiles import has_utc_offset, is_date_only
 from deltaworks.events.inference.pipeline_proposal import (
@@ -28,6 +28,7 @@ from deltaworks.events.inference.pipeline_proposal import (
 from deltaworks.events.parse import Parser
 from deltaworks.scaffolding.event_sample import EventSample, sample_files
 from deltaworks.sources.objects.landing.inputs import find_inputs
+from deltaworks.specs.base import format_path
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
@@ -44,7 +45,9 @@ _MAX_LISTED = 8
 _MAX_COMMENT_CHARACTERS = 110
 
 
-def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str, owner: str) -> str:
+def pipeline_yaml(
+    proposal: PipelineProposal, sample: EventSample, *, name: str, owner: str, group: str = "small"
+) -> str:
     """Returns the text of `pipeline.yaml`, valid YAML for any event and field names."""
     lines = [
         *_header(proposal, sample),
@@ -60,7 +63,9 @@ def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str,
     ]
     for table in proposal.tables:
         lines += [*_table(table, proposal), ""]
-    lines += ["# How often what has landed becomes a batch; 60 unless declared.", "stream: {trigger_seconds: 15}"]
+    lines += ["# How often what has landed becomes a batch; 60 unless declared.", "stream: {trigger_seconds: 15}", ""]
+    lines += ["# One driver runs all small streams; without this line the stream has its own, of about 0.9 GB."]
+    lines += [f"stream_group: {yaml_scalar(group)}"]
     return "\n".join([*lines, "", *_gold_example(proposal), ""])
 
 
@@ -193,7 +198,7 @@ def _other_types_comment(proposal: PipelineProposal) -> Iterator[str]:
 
 def _column(column: ProposedColumn, table: ProposedTable) -> str:
     kind = str(column.inferred.kind)
-    parts = [f"name: {column.name}", f"path: {yaml_scalar('.'.join(column.path))}", f"type: {yaml_scalar(kind)}"]
+    parts = [f"name: {column.name}", f"path: {yaml_scalar(format_path(column.path))}", f"type: {yaml_scalar(kind)}"]
     if column.inferred.form != ISO_8601:
         parts.append(_time_format(column.inferred.form))
     share = 100 * column.events / max(1, table.events)
@@ -229,7 +234,7 @@ def _format_note(pattern: str) -> str:
 def _omitted_fields(table: ProposedTable) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for path, reason in table.columns.omitted.items():
-        reasons.setdefault(reason, []).append(yaml_scalar(".".join(path)))
+        reasons.setdefault(reason, []).append(yaml_scalar(format_path(path)))
     for reason, paths in reasons.items():
         more = f" and {len(paths) - _MAX_LISTED:,} more" if len(paths) > _MAX_LISTED else ""
         yield from _comment(f"No column, {reason}: {', '.join(paths[:_MAX_LISTED])}{more}.", indent=4)
@@ -280,25 +285,44 @@ def infer_pipeline(
 
     Raises:
         ConfigError: INPUT_MISSING, RELAY_UNKNOWN.
-        ContractError: FORMAT_UNKNOWN, EVENTS_WITHOUT_TIME, INPUT_DAMAGED, INPUT_TOO_LARGE.
+        ContractError: FORMAT_UNKNOWN, EVENTS_WITHOUT_TIME, INPUT_DAMAGED, INPUT_TOO_LARGE, SAMPLE_QUARANTINED.
     """
     relay_spec = _resolve_relay(catalog, relay)
     location = {"relay": relay_spec.relay, "bucket": relay_spec.buckets[0], "prefix": f"{name}/"}
     sample = sample_files(find_inputs(files), location, max_bytes=sample_bytes)
-    return infer_from_sample(sample, name=name, overrides=overrides)
+    return infer_from_sample(sample, name=name, overrides=overrides, group=_stream_group(catalog))
 
 
-def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = NO_OVERRIDES) -> InferredPipeline:
+def _stream_group(catalog: Catalog) -> str:
+    """Returns the group of new streams: the first that the environment declares or uses, else `small`."""
+    overridden = catalog.environment.overrides.get("pipelines", {}).values()
+    used = [str(changes["stream_group"]) for changes in overridden if changes.get("stream_group")]
+    return next(iter([*catalog.environment.stream_groups, *used]), "small")
+
+
+def infer_from_sample(
+    sample: EventSample, *, name: str, overrides: Overrides = NO_OVERRIDES, group: str = "small"
+) -> InferredPipeline:
     """Infers the pipeline for the events of a sample.
 
+    Args:
+        group: the stream group that it joins.
+
     Raises:
-        ContractError: EVENTS_WITHOUT_TIME.
+        ContractError: EVENTS_WITHOUT_TIME; SAMPLE_QUARANTINED, none of the events would become a row.
     """
     values_are_text = sample.source.format in TEXT_FORMATS
     proposal = propose_pipeline(sample.events, name=name, values_are_text=values_are_text, overrides=overrides)
-    text = pipeline_yaml(proposal, sample, name=name, owner=_user_name())
+    text = pipeline_yaml(proposal, sample, name=name, owner=_user_name(), group=group)
     spec = PipelineSpec.model_validate(load_yaml(text.encode()).values)
-    quarantined = _count_quarantined(spec, sample)
+    quarantined, rows = _parse_sample(spec, sample)
+    if quarantined and not rows:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in quarantined.most_common(3))
+        raise ContractError(
+            "SAMPLE_QUARANTINED",
+            f"With time {proposal.time.path_text} ({proposal.time.form.format or proposal.time.form.unit}) all "
+            f"{quarantined.total():,} events of the sample would go to quarantine: {reasons}.",
+        )
     return InferredPipeline(name=name, text=text, proposal=proposal, sample=sample, quarantined=quarantined)
 
 
@@ -330,15 +354,18 @@ def _resolve_relay(catalog: Catalog, name: str) -> RelaySpec:
     )
 
 
-def _count_quarantined(spec: PipelineSpec, sample: EventSample) -> Counter[str]:
-    """Counts the events of the sample that would be quarantined, by reason."""
+def _parse_sample(spec: PipelineSpec, sample: EventSample) -> tuple[Counter[str], int]:
+    """Counts the events of the sample that would be quarantined, by reason, and the rows of the other tables."""
     reasons: Counter[str] = Counter()
+    landed = 0
     payloads = (Payload(seq, f"sample-{seq}", data) for seq, data in enumerate(sample.payloads))
     for table, rows in Parser(spec).parse(payloads, _STAMP):
         if table == "quarantine":
             for row in rows.column("reasons").to_pylist():
                 reasons[_reason_label(row)] += 1
-    return reasons
+        else:
+            landed += rows.num_rows
+    return reasons, landed
 
 
 def _reason_label(reasons: Sequence[dict[str, str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_to_iso
@@ -142,11 +142,13 @@ def decode_text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
-def lost_records_payload(seq: int, key: str, detail: str, *, record: Mapping[str, Any]) -> Payload:
+def lost_records_payload(seq: int, key: str, detail: str, *, record: Mapping[str, Any], records: int = 1) -> Payload:
     """Returns an empty payload for a range of records that expired before they were read. It becomes a row in
     quarantine.
 
     Args:
         key: name of the range for messages and the ledger.
+        records: number of lost records, if it is known.
     """
-    return unreadable_payload(seq, key, b"", Reason(ReasonCode.RECORDS_LOST, "", detail), record=record)
+    reason = Reason(ReasonCode.RECORDS_LOST, "", detail)
+    return replace(unreadable_payload(seq, key, b"", reason, record=record), lost_events=records)

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -19,6 +20,10 @@ CONNECTION_VARIABLE_PREFIX = "DELTAWORKS_CONNECTION_"
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
 #: A JSONPath index of a list.
 _LIST_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
+#: A name in backquotes within a path.
+QUOTED_NAME = re.compile(r"`(?:[^`]|``)+`")
+_BARE_NAME = re.compile(r"(?!\s)[^.`\[\]]+(?<!\s)")
+_PATH_PART = re.compile(r"(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[^.`\[\]]+))(?:\[\])?(?=\.|\Z)")
 _BYTE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -50,25 +55,57 @@ def parse_bytes(value: Any) -> Any:
     return int(match.group(1)) * _BYTE_UNITS[match.group(2)]
 
 
-def check_field_path(value: str) -> str:
-    """Returns the dotted field path if it is valid.
+@lru_cache(maxsize=4_096)
+def path_names(path: str) -> tuple[str, ...]:
+    """Returns the field names of a path, which are separated by dots.
+
+    A name with dots, brackets or backquotes is in backquotes: `` resource.`service.name` ``; a backquote in it is
+    doubled. `[]` after a name, which selects the elements of a list, is not part of the name.
 
     Raises:
         ValueError: the path is invalid; the message says what to write instead.
     """
+    names, end = list[str](), -1
+    while end < len(path):
+        part = _PATH_PART.match(path, end + 1)
+        if part is None:
+            raise ValueError(
+                "write a dotted path of field names, such as eventParams.device_id; a name with dots, brackets or "
+                "backquotes goes in backquotes: `user.email`"
+            )
+        names.append(part["bare"] or part["quoted"].replace("``", "`"))
+        end = part.end()
+    return tuple(names)
+
+
+def format_path(names: Iterable[str]) -> str:
+    """Returns the path of these names, the reverse of `path_names`."""
+    return ".".join(name if _BARE_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`" for name in names)
+
+
+def selects_elements(path: str) -> bool:
+    """Returns whether a path has `[]` after a name."""
+    return "[]" in QUOTED_NAME.sub("", path)
+
+
+def check_field_path(value: str) -> str:
+    """Returns the field path in its canonical form, if it is valid.
+
+    Raises:
+        ValueError: the path is invalid; the message says what to write instead.
+    """
+    bare_names = QUOTED_NAME.sub("_", value)
     if value == "$" or value.startswith(("$.", "$[")):
         bare = value[1:].lstrip(".") or "page"
         raise ValueError(f"a path starts with a field name and not with $: write {bare}")
-    index = _LIST_INDEX.search(value)
+    index = _LIST_INDEX.search(bare_names)
     if index is not None:
-        before = value[: index.start()].rstrip(".") or "items"
+        before = bare_names[: index.start()].rstrip(".") or "items"
         raise ValueError(
             f"a path cannot select list elements: declare {before} as a column of a type such as "
             '"array<struct<...>>", and select elements in gold'
         )
-    if not value or any(part == "" for part in value.split(".")):
-        raise ValueError("write a dotted path of field names, such as eventParams.device_id")
-    return value
+    return format_path(path_names(value))
 
 
 def _check_field_paths(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -114,11 +151,34 @@ def _error_context(problem: Problem) -> dict[str, Any]:
     return {"problem": problem[1], "depth": len(problem[0]), "related": related}
 
 
+#: Maximum number of known names that an error lists.
+_MAX_NAMES = 8
+
+
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Returns the end of an error message for an unknown name: the closest known name, or all known names."""
+    """Returns the end of an error message for an unknown name: the closest known name, or some known names."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {', '.join(names) or 'none'}"
+    return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {shorten_names(names)}"
+
+
+def shorten_names(names: Sequence[str]) -> str:
+    """Lists the first names, and the number of the others."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(names[:_MAX_NAMES]) or "none") + more
+
+
+def nearest_names_hint(unknown: Iterable[str], candidates: Iterable[str], *, prefix: str) -> str:
+    """Returns a next step for unknown names: the nearest known ones, or the first known ones if none is near.
+
+    Args:
+        prefix: how the sentence with known names starts, such as `Its tables are`.
+    """
+    names = list(candidates)
+    nearest = dict.fromkeys(near for name in unknown for near in difflib.get_close_matches(name, names, n=3))
+    if nearest:
+        return f"Did you mean {' or '.join(map(repr, nearest))}?"
+    return f"{prefix} {shorten_names(names)}."
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -148,6 +148,5 @@ def find_by_name(name: str, declared: Mapping[str, T], kind: str) -> T:
     """
     if name in declared:
         return declared[name]
-    nearest = difflib.get_close_matches(name, declared, n=1, cutoff=0.4)
-    hint = f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(declared) or 'none'}."
+    hint = nearest_names_hint([name], declared, prefix="Known:")
     raise ConfigError(f"{kind.upper()}_UNKNOWN", f"There is no {kind} called {name!r}.", hint=hint)

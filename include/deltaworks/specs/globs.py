@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _REGEX_BY_CHARACTER = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
 
@@ -52,6 +53,20 @@ def key_matcher(glob: str | None) -> Callable[[str], bool]:
         return lambda key: True
     pattern = re.compile(glob_expression(glob))
     return lambda key: pattern.fullmatch(key) is not None
+
+
+def key_selection_problems(prefix: str, glob: str | None, *, buckets: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yields (key, message) for a prefix, a glob or names of buckets that select no object."""
+    for key, text in [("prefix", prefix), ("glob", glob or "")]:
+        if _SCHEME.match(text):
+            yield key, f"keys do not begin with a scheme and a bucket: write the rest of {text!r} after the bucket"
+    for bucket in buckets:
+        if _SCHEME.match(bucket) or "/" in bucket:
+            yield "bucket", f"write the name of the bucket only, without scheme and prefix, not {bucket!r}"
+    if glob is not None and not _SCHEME.match(prefix + glob):
+        literal = re.split(r"[*?{]", glob, maxsplit=1)[0]
+        if not literal.startswith(prefix) and not (prefix.startswith(literal) and literal != glob):
+            yield "glob", f"a glob matches complete keys, and none begins with both {prefix!r} and {literal!r}"
 
 
 def _check_glob(glob: str) -> str:

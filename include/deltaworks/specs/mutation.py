@@ -21,6 +21,13 @@ MUTABLE_COLUMNS: tuple[tuple[str, str], ...] = ((DELETED_COLUMN, "boolean"), (MU
 
 #: Operations of a request. The last one changes only the mapping table.
 OPERATIONS = ("rename", "merge", "update", "delete", "undelete", "rename_name")
+#: Operations that move an entity to another id,
+RENAME_OPERATIONS = ("rename", "merge")
+#: to the location of deleted rows of its id, and back,
+DELETE, UNDELETE = "delete", "undelete"
+#: and the one that does not move it.
+UPDATE = "update"
+MOVE_OPERATIONS = (*RENAME_OPERATIONS, DELETE, UNDELETE)
 #: Columns of the request table in addition to the envelope. A request's time is its `event_time`.
 REQUEST_COLUMNS: dict[str, str] = {
     ORG_COLUMN: "string",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Self
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.base import KeyPath, Problem, raise_problems, suggest_name
+from deltaworks.specs.base import KeyPath, Problem, path_names, raise_problems, suggest_name
 from deltaworks.specs.dashboards import dashboard_problems
 from deltaworks.specs.enrich import EnrichSpec
 from deltaworks.specs.event import UnwrapSpec
@@ -16,8 +20,9 @@ from deltaworks.specs.gold import find_cycle
 from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections
 from deltaworks.specs.pipeline_tables import model_problems, readable_by_views, table_problems
 from deltaworks.specs.privacy_checks import privacy_problems
-from deltaworks.specs.sources.records import RecordSourceSpec
-from deltaworks.specs.sources.selection import DeltaSourceSpec
+from deltaworks.specs.sources.records import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec, SourceSpec
+from deltaworks.specs.types import Decimal, parse_type
 
 #: Fields that the engine adds to events: record metadata (`_record`) and partition folders (`_partition`).
 _ENGINE_FIELDS = ("record", "partition")
@@ -30,7 +35,7 @@ class PipelineSpec(PipelineSections):
     def _check_consistency(self) -> Self:
         problems = [*_source_problems(self), *_archive_problems(self), *table_problems(self)]
         problems += [*dashboard_problems(self.dashboards), *_rule_problems(self, readable_by_views(self))]
-        problems += [*_feed_problems(self), *model_problems(self)]
+        problems += [*_feed_problems(self), *model_problems(self), *_condition_problems(self)]
         raise_problems([*problems, *_enrich_problems(self), *_private_problems(self), *privacy_problems(self)])
         return self
 
@@ -44,6 +49,81 @@ def _source_problems(pipeline: PipelineSections) -> Iterator[Problem]:
             "event.time.arrival requires objects or records; for rows declare a path, such as _ingested_at",
         )
     yield from _unwrap_problems(pipeline)
+
+
+def _condition_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conditions that no event can meet, and paths that no event can have, because of the source's format."""
+    for key_path, values, problem_of in _conditions(pipeline):
+        if not values:
+            yield key_path, f"an empty list is met by no event: write the values of {key_path[-1]!r}"
+        for position, value in enumerate(values):
+            if (problem := problem_of(value)) is not None:
+                yield (*key_path, *([position] if len(values) > 1 else [])), problem
+    names = _declared_fields(pipeline.source)
+    for key_path, path in _paths_before_enrichment(pipeline) if names else ():
+        if not path.startswith("_") and (len(path_names(path)) > 1 or path_names(path)[0] not in names):
+            yield (
+                key_path,
+                f"{path!r} is no field of the declared {pipeline.source.format}; {suggest_name(path, names)}",
+            )
+
+
+def _conditions(
+    pipeline: PipelineSections,
+) -> Iterator[tuple[KeyPath, tuple[Any, ...], Callable[[Any], str | None]]]:
+    """Yields the key path and the values of each condition, and the function that returns why no event has a value."""
+    sections: list[tuple[KeyPath, Mapping[str, tuple[Any, ...]], Mapping[str, str]]] = []
+    for index, table in enumerate(pipeline.tables):
+        of_table = {column.path: column.type for column in table.columns}
+        sections.append((("tables", index, "when"), table.when, of_table))
+    regulation = None if pipeline.privacy is None else pipeline.privacy.regulation
+    for name in ("child", "opt_out"):
+        declared = getattr(regulation, name, None)
+        if declared is not None:
+            sections.append((("privacy", "regulation", name, "when"), declared.when, {}))
+    for key_path, when, column_types in sections:
+        for path, values in when.items():
+            yield (*key_path, path), values, partial(_value_problem, pipeline, path, column_types.get(path, "string"))
+
+
+def _value_problem(pipeline: PipelineSections, path: str, column_type: str, value: Any) -> str | None:
+    source = pipeline.source
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path!r} never equals {value}, which JSON does not have"
+    if path.startswith("_partition."):
+        return _text_problem("the values of folders", value, ())
+    if isinstance(source, PayloadSpec) and source.format in TEXT_FORMATS and not path.startswith("_record."):
+        null_values = {"csv": source.csv.null_values, "tsv": source.tsv.null_values, "text": ("",)}[source.format]
+        return _text_problem(f"fields of {source.format}", value, null_values)
+    return _column_problem(path, column_type, value)
+
+
+def _text_problem(fields: str, value: Any, null_values: Collection[str]) -> str | None:
+    if not isinstance(value, str):
+        return f"{fields} are texts, which never equal {value}: write {json.dumps(str(value).lower())}"
+    return f"{value!r} is null in {fields}, and never a value" if value in null_values else None
+
+
+def _column_problem(path: str, column_type: str, value: Any) -> str | None:
+    """Returns why an event with this value would be quarantined by the column that reads it."""
+    kind, is_boolean = parse_type(column_type), isinstance(value, bool)
+    is_number = isinstance(kind, Decimal) or column_type in ("int", "long", "float", "double")
+    if (column_type == "boolean" and not is_boolean) or (is_number and (is_boolean or isinstance(value, str))):
+        name = "boolean" if column_type == "boolean" else "number"
+        return (
+            f"{path!r} is a column of type {column_type}, and {value!r} is not a {name}: all such events are rejected"
+        )
+    return None
+
+
+def _declared_fields(source: SourceSpec) -> tuple[str, ...]:
+    """Returns all fields that events can have; empty if the source does not declare them."""
+    if not isinstance(source, PayloadSpec):
+        return ()
+    if source.format == "text":
+        return ("line", *re.compile(source.pattern or "").groupindex)
+    names = {"csv": source.csv.columns, "tsv": source.tsv.columns}.get(source.format, ())
+    return (*names, "datetime") if source.format == "tsv" and {"date", "time"} <= set(names) else names
 
 
 def _archive_problems(pipeline: PipelineSections) -> Iterator[Problem]:
@@ -96,14 +176,14 @@ def _unwrap_keep_problems(pipeline: PipelineSections, unwrap: UnwrapSpec) -> Ite
         duplicate = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
         if duplicate is not None:
             yield key_path, f"{path} and {duplicate} overlap; remove one of them"
-        name = path.split(".")[0]
+        name = path_names(path)[0]
         if name in {f"_{field}" for field in _ENGINE_FIELDS}:
             yield key_path, f"{name} is added to events by the engine and cannot be kept"
         event_path = next(
             (
                 other
                 for other in read
-                if other.split(".")[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
+                if path_names(other)[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
             ),
             None,
         )
@@ -142,7 +222,7 @@ def _enrich_problems(pipeline: PipelineSections) -> Iterator[Problem]:
         return
     by_field = {lookup.output_field: lookup for lookup in reversed(pipeline.enrich)}
     for key_path, path in _paths_before_enrichment(pipeline):
-        if path.split(".")[0] in by_field:
+        if path_names(path)[0] in by_field:
             yield key_path, f"{path!r} is only available after this is read; use an original field of events"
     for key_path, path in _column_paths(pipeline):
         yield from _output_problems(key_path, path, by_field)
@@ -155,7 +235,7 @@ def _private_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     field_names = {lookup.output_field for lookup in pipeline.enrich}
     for index, private in enumerate(pipeline.private):
         key_path: KeyPath = ("private", index, "path")
-        top = private.path.split(".")[0]
+        top = path_names(private.path)[0]
         if top in field_names or top in {f"_{name}" for name in _ENGINE_FIELDS}:
             yield key_path, f"{private.path!r} is not an original field of events: mask its input instead"
         for other in range(index):
@@ -176,7 +256,7 @@ def _private_problems(pipeline: PipelineSections) -> Iterator[Problem]:
 
 
 def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
-    top, *rest = path.split(".")
+    top, *rest = path_names(path)
     if top in by_field:
         field_names = by_field[top].output_names
         if rest and rest[0] not in field_names:
@@ -221,7 +301,8 @@ def _column_paths(pipeline: PipelineSections) -> Iterator[tuple[KeyPath, str]]:
 
 def _overlap(path: str, other: str) -> bool:
     """Returns whether two paths are equal or one is a parent of the other."""
-    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
+    one, two = path_names(path), path_names(other)
+    return one[: len(two)] == two or two[: len(one)] == one
 
 
 def _feed_problems(pipeline: PipelineSections) -> Iterator[Problem]:

@@ -14,7 +14,18 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, TextOrReference, as_tuple, raise_problems, suggest_name
+from deltaworks.specs.base import (
+    QUOTED_NAME,
+    Name,
+    Problem,
+    Spec,
+    TextOrReference,
+    as_tuple,
+    path_names,
+    raise_problems,
+    selects_elements,
+    suggest_name,
+)
 from deltaworks.specs.spec_change_effects import (
     CHANGES_MEANING,
     CHANGES_PARSING,
@@ -75,7 +86,6 @@ Action = Literal["token", "vault", "drop", "truncate_ip"]
 #: Actions that replace the value by a token.
 TOKEN_ACTIONS: Final = ("token", "vault")
 Scalar = bool | int | float | str
-_PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
 
 PRIVACY_CHANGE = OptionalSection(
     Edit(
@@ -91,12 +101,19 @@ ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: applies to new requests.")
 
 def _check_private_path(value: str) -> str:
     if value.startswith("$"):
-        raise ValueError(f"a path starts with a field name and not with $: write {value.lstrip('$.') or 'email'}")
-    invalid_part = next((part for part in value.split(".") if not _PART.match(part)), None)
-    if invalid_part is not None:
         raise ValueError(
-            f"{invalid_part!r} is not a field name: separate names by dots, and write [] after a list to select its "
-            "elements, such as eventParams.friends[].name"
+            f"a path starts with a field name and not with $: write {value.lstrip('$.') or 'email'}, or `$name` in "
+            "backquotes if the name begins with it"
+        )
+    try:
+        path_names(value)
+        is_path = re.search(r"\s", QUOTED_NAME.sub("", value)) is None
+    except ValueError:
+        is_path = False
+    if not is_path:
+        raise ValueError(
+            f"{value!r} is not a path: separate names by dots, and write [] after a list to select its elements, such "
+            "as eventParams.friends[].name; a name with dots, brackets or spaces goes in backquotes: `user.email`"
         )
     return value
 
@@ -257,16 +274,15 @@ class PrivacySpec(Spec):
 
         List indexes are ignored: `friends.name` matches the declaration `friends[].name`.
         """
-        bare = {field.path.replace("[]", ""): field for field in self.fields}
-        parts = path.split(".")
-        return next(
-            (bare[parent] for end in range(len(parts), 0, -1) if (parent := ".".join(parts[:end])) in bare), None
-        )
+        declared = {path_names(field.path): field for field in self.fields}
+        names = path_names(path)
+        parents = (names[:end] for end in range(len(names), 0, -1))
+        return next((declared[parent] for parent in parents if parent in declared), None)
 
 
 def _suggest_kind(path: str) -> str:
     """Returns a kind of token to suggest for a path."""
-    name = re.sub(r"[^a-z0-9_]", "", path.rsplit(".", maxsplit=1)[-1].lower().removesuffix("[]")).removesuffix("_id")
+    name = re.sub(r"[^a-z0-9_]", "", path_names(path)[-1].rpartition(".")[2].lower()).removesuffix("_id")
     return name if re.match(r"^[a-z]", name) else "person"
 
 
@@ -274,8 +290,8 @@ def _overlap_problems(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
     problems: list[Problem] = []
     for index, field in enumerate(fields):
         for other in range(index):
-            first, second = (path.replace("[]", "") + "." for path in (field.path, fields[other].path))
-            if first.startswith(second) or second.startswith(first):
+            first, second = path_names(field.path), path_names(fields[other].path)
+            if first[: len(second)] == second or second[: len(first)] == first:
                 text = f"{field.path!r} and {fields[other].path!r} overlap; remove one of them"
                 problems.append((("fields", index, "path"), text, (("fields", other, "path"),)))
     return problems
@@ -289,6 +305,6 @@ def _subject_problems(privacy: PrivacySpec) -> list[Problem]:
         if path not in tokens:
             text = f"{path!r} is not tokenized and cannot identify a subject; {suggest_name(path, tokens)}"
             problems.append((key_path, text))
-        elif "[]" in path:
+        elif selects_elements(path):
             problems.append((key_path, f"{path!r} has many values, but an event has one subject: use a single field"))
     return problems

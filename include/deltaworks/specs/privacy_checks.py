@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from deltaworks.specs.base import KeyPath, Problem, suggest_name
+from deltaworks.specs.base import KeyPath, Problem, path_names, selects_elements, suggest_name
 from deltaworks.specs.pipeline_sections import PipelineSections
 from deltaworks.specs.privacy import TOKEN_ACTIONS, PrivacySpec, PrivateFieldSpec
 from deltaworks.specs.types import Array, ColumnType, Map, Struct, parse_type
@@ -62,7 +62,7 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
         if field is None:
             continue
         key_path: KeyPath = ("columns", position)
-        is_field_itself = field.path == column.path
+        is_field_itself = path_names(field.path) == path_names(column.path) and not selects_elements(field.path)
         if field.action == "drop" and column.required:
             yield (
                 (*key_path, "required"),
@@ -75,7 +75,7 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
                 "event would be quarantined; declare type: string"
             )
             yield (*key_path, "type"), text
-        elif not is_field_itself and field.action != "drop" and "[]" not in field.path:
+        elif not is_field_itself and field.action != "drop" and not selects_elements(field.path):
             text = f"{field.path!r} is replaced by a single value; use the path {field.path!r}"
             yield (*key_path, "path"), text
 
@@ -83,10 +83,10 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields struct columns with a field of personal data whose type cannot hold the redacted value."""
     for field in privacy.fields:
-        inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
-        if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
+        names, parents = path_names(field.path), path_names(column.path)
+        if field.action == "drop" or len(names) <= len(parents) or names[: len(parents)] != parents:
             continue
-        kind = _nested_type(parse_type(column.type), inner.split("."))
+        kind = _nested_type(parse_type(column.type), names[len(parents) :])
         if kind is not None and str(kind) != "string":
             replacement = "a token" if field.action in TOKEN_ACTIONS else "an address"
             text = f"{field.path!r} becomes {replacement}, a string, but its type is {kind}; declare string"

@@ -7,6 +7,7 @@ need no exported variables. Other environments can use one too: DELTAWORKS_HOME 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -14,11 +15,25 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
+_DECLARATION_FOLDERS = ("pipelines", "relays", "environments", "collectors")
 
 
 def project_root() -> Path:
     """Returns the project folder: DELTAWORKS_PROJECT, or the checkout."""
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
+
+
+def declaration_files(root: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns all declaration files of a project, each with its modification time and size."""
+    files = set()
+    for folder in _DECLARATION_FOLDERS:
+        for path in (root / "include" / folder).rglob("*"):
+            try:
+                status = path.stat()
+            except OSError:  # the file was removed after it was listed
+                continue
+            files.add((str(path), status.st_mtime_ns, status.st_size))
+    return frozenset(files)
 
 
 def settings_file() -> Path:
@@ -51,3 +66,13 @@ def load_settings(path: Path) -> None:
     for key, value in read_settings(path).items():
         if key != "PATH" and not key.startswith("PYTHON"):
             os.environ[key] = value
+
+
+def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
+    """Returns name, time and size of every declaration of a project. It is equal as long as none has changed."""
+    files = set()
+    for path in (root / "include").glob("*/**/*.yaml"):
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.stat()
+            files.add((str(path), stat.st_mtime_ns, stat.st_size))
+    return frozenset(files)

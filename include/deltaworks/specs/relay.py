@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from deltaworks.specs.base import Name, Spec, TextOrReference
-from deltaworks.specs.globs import Glob
+from deltaworks.specs.base import Name, Spec, TextOrReference, raise_problems
+from deltaworks.specs.globs import Glob, key_selection_problems
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.storage import StorageSpec
 
@@ -24,6 +24,11 @@ class ListingSpec(Spec):
     include_existing: bool = Field(default=True, description="false: ignore objects older than the relay's first start")
     backfill_interval_hours: float = Field(default=24.0, gt=0)
     grace_minutes: float = Field(default=15.0, ge=0, description="delay after which a notification counts as lost")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        raise_problems([((key,), text) for key, text in key_selection_problems(self.prefix, self.glob)])
+        return self
 
 
 class CleanSpec(Spec):
@@ -76,6 +81,8 @@ class RelaySpec(Spec):
     def _check_input(self) -> Self:
         if self.queue_url is None and self.listing is None:
             raise ValueError("give a queue_url, a listing, or both")
+        problems = key_selection_problems("", None, buckets=self.buckets)
+        raise_problems([(("buckets",), text) for _, text in problems])
         return self
 
     @model_validator(mode="after")

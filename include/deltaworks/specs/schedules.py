@@ -1,7 +1,8 @@
-"""Validates cron expressions as Airflow reads them, and suggests one for common phrases."""
+"""Validates cron expressions as Airflow reads them, suggests one for common phrases, and returns next runs."""
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import os
 import re
@@ -103,3 +104,14 @@ def _check_schedule(expression: str) -> str:
 
 #: The type of a schedule in a spec: a cron expression of five parts, or an Airflow preset.
 Schedule = Annotated[str, AfterValidator(_check_schedule)]
+
+
+def next_run(expression: str, after: dt.datetime) -> dt.datetime:
+    """Returns the first run of a schedule after an instant, in UTC."""
+    from croniter import croniter
+
+    # croniter has no @quarterly.
+    following: dt.datetime = croniter({"@quarterly": "0 0 1 */3 *"}.get(expression, expression), after).get_next(
+        dt.datetime
+    )
+    return following

@@ -6,6 +6,7 @@ renders shares as Spark settings.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -142,6 +143,8 @@ DEFAULTS: Final[Mapping[JobClass, Share]] = {
     "reprocess": _default("reprocess", pool="reprocess", priority=20, executors=2),
     "maintenance": _default("maintenance", pool="maintenance", priority=10, niceness=MAINTENANCE_NICENESS),
 }
+#: The environment variable with the default number of concurrent streams; the embedded stack sets it by its memory.
+STREAM_SLOTS_VARIABLE: Final = "DELTAWORKS_STREAM_SLOTS"
 RELAY_POOL, RELAY_SLOTS = "relays", 4
 #: Relays are not Spark jobs. Without free slots they are scheduled first, like streams.
 RELAY_PRIORITY = DEFAULTS["stream"].priority
@@ -179,6 +182,8 @@ class ClusterShares(Spec):
         declared: ShareSpec = getattr(self, job_class)
         default = self._limit_to_cluster(DEFAULTS[job_class])
         values = {name: value for name, value in declared if value not in (None, "")}
+        if job_class == "stream" and os.environ.get(STREAM_SLOTS_VARIABLE, "").isdigit():
+            values = {"slots": int(os.environ[STREAM_SLOTS_VARIABLE])} | values
         return replace(default, **values, is_size_declared=declares_size(declared))
 
     def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:

@@ -30,6 +30,7 @@ except ImportError:  # PyYAML was installed without libyaml
 MAX_VALUES, MAX_DEPTH = 200_000, 100
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _STRING_TAG: Final = f"{_TAG_PREFIX}str"
+_CONDITION_KEYS: Final = ("when", "deleted_when")
 _MERGE_KEY: Final = "<<"
 _NO_KEY: Final = "a key must be a text, not a list or mapping"
 _CORE_SCHEMA = re.compile(
@@ -203,6 +204,9 @@ class _DocumentBuilder:
             if event.anchor is None:
                 return
         value = _plain_scalar(text, _line(event)) if is_plain else text
+        if is_plain and not is_key and type(value) in (int, float) and str(value) != text and self._is_in_condition():
+            problem = f"{text} is read as the number {value}: quote it to compare texts, or write {value}"
+            raise InvalidYamlError(_line(event), problem)
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(value, key=text)
         if not is_key:
@@ -244,6 +248,10 @@ class _DocumentBuilder:
     def _expects_key(self) -> bool:
         collection = self._stack[-1]
         return type(collection.value) is dict and collection.key is None
+
+    def _is_in_condition(self) -> bool:
+        """Returns whether a value is compared with values of events, which may be texts that look like numbers."""
+        return any(collection.key in _CONDITION_KEYS for collection in self._stack)
 
     def _add_key(self, key: str, line: int, *, is_merge: bool = False) -> None:
         mapping = self._stack[-1]

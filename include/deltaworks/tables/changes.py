@@ -8,14 +8,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, commit_history, data_change_actions, read_commits
+from deltaworks.tables.log import Action, commit_history, commit_info_of, data_change_actions, read_commits
 
 #: A partition as written in the Delta log: (column, value) pairs with text values, None for null.
 Partition = tuple[tuple[str, str | None], ...]
@@ -153,8 +153,7 @@ def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str
 
 
 def _commit_group(actions: Iterable[Action]) -> str | None:
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return parse_user_metadata(info.get("userMetadata")).get(COMMIT_GROUP_KEY)
+    return parse_user_metadata(commit_info_of(actions).get("userMetadata")).get(COMMIT_GROUP_KEY)
 
 
 def _count_rewritten_files(

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, read_checkpoint, read_commits
+from deltaworks.tables.log import Action, checkpoint_actions, read_commits
 
 _CHECKPOINT_COLUMNS = ("add.path", "add.deletionVector.storageType", "add.deletionVector.cardinality")
 
@@ -25,7 +25,7 @@ def deleted_row_counts(
     """Returns the number of deleted rows by file path, at the open version. Files without deleted rows are omitted.
 
     Paths are URL-encoded as in the log and in deltalake's results. Returns None if a commit after the last checkpoint
-    is missing.
+    is missing, or the checkpoint itself.
 
     Args:
         checkpoint: content of `_last_checkpoint`.
@@ -36,9 +36,13 @@ def deleted_row_counts(
     if checkpoint is not None and int(checkpoint["version"]) > newest:
         checkpoint = None
     counts: dict[str, int] = {}
-    for name in _checkpoint_files(checkpoint) if checkpoint is not None else ():
-        for action in read_checkpoint(lake, f"{key}/_delta_log/{name}", columns=_CHECKPOINT_COLUMNS):
-            _apply_actions(counts, [action])
+    if checkpoint is not None:
+        names = [f"{key}/_delta_log/{name}" for name in _checkpoint_files(checkpoint)]
+        try:
+            for action in checkpoint_actions(lake, key, names, columns=_CHECKPOINT_COLUMNS):
+                _apply_actions(counts, [action])
+        except FileNotFoundError:
+            return None
     checkpoint_version = int(checkpoint["version"]) if checkpoint is not None else -1
     for _, actions in read_commits(lake, key, range(checkpoint_version + 1, newest + 1)):
         if actions is None:
@@ -73,12 +77,11 @@ def _apply_actions(counts: dict[str, int], actions: list[Action]) -> None:
 
 
 def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the paths, relative to the log folder, of the checkpoint's files with add actions."""
+    """Yields the names of the checkpoint's files, without its sidecars."""
     version, parts = int(checkpoint["version"]), checkpoint.get("parts")
     v2_checkpoint = checkpoint.get("v2Checkpoint")
     if v2_checkpoint is not None:
         yield v2_checkpoint["path"]
-        yield from (f"_sidecars/{sidecar['path']}" for sidecar in v2_checkpoint.get("sidecarFiles") or ())
     elif parts:
         yield from (f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1))
     else:

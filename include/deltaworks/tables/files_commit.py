@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.tables.commit import Step, guarded_commit
-from deltaworks.tables.features import SUPPORTED_FEATURES
+from deltaworks.tables.features import FILE_COMMIT_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import (
@@ -24,8 +24,8 @@ from deltaworks.tables.log import (
     TableState,
     after_newer_commits,
     parse_schema_string,
-    row_count,
     state_at,
+    total_rows,
 )
 from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit
 
@@ -47,13 +47,15 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """Numbers of files, rows and bytes that are removed and added between two states."""
+    """Numbers of files, rows and bytes that are removed and added between two states. Rows are None if the log lacks
+    the count of a file.
+    """
 
     files_removed: int
-    rows_removed: int
+    rows_removed: int | None
     bytes_removed: int
     files_added: int
-    rows_added: int
+    rows_added: int | None
     bytes_added: int
 
     @classmethod
@@ -63,10 +65,10 @@ class StateDifference:
         added_back = [added for name, added in target.files.items() if name not in current.files]
         return cls(
             files_removed=len(removed),
-            rows_removed=sum(map(row_count, removed)),
+            rows_removed=total_rows(removed),
             bytes_removed=sum(int(added.get("size") or 0) for added in removed),
             files_added=len(added_back),
-            rows_added=sum(map(row_count, added_back)),
+            rows_added=total_rows(added_back),
             bytes_added=sum(int(added.get("size") or 0) for added in added_back),
         )
 
@@ -115,7 +117,8 @@ def is_step_committed(state: TableState, step: Step) -> bool:
 def reasons_against_files_commit(state: TableState) -> list[str]:
     """Returns why this table's files cannot be replaced here; empty if they can."""
     protocol = state.protocol
-    reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
+    features = set(protocol.get("writerFeatures") or ())
+    reasons = [f"the feature {name}" for name in sorted(features - FILE_COMMIT_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
         reasons.append(f"writer version {protocol['minWriterVersion']}")
     if state.configuration.get("delta.appendOnly") == "true":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial, reduce
 from operator import and_
 from typing import Any
@@ -13,19 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
-from deltaworks.tables.features import has_deletion_vectors
+from deltaworks.tables.features import check_log_features, needs_scan, newest_protocol, unsupported_features_error
 from deltaworks.tables.files import INT96_UNIT, read_parquet, split_by_partition, write_file
 from deltaworks.tables.variant import with_marked_variants
 
 _DELETE_THREADS = 16
 _FOOTER_THREADS = 16
+_COMMIT = re.compile(r"/_delta_log/\d{20}\.json$")
+#: Matches errors of delta-rs about features of tables that it does not open.
+_UNSUPPORTED = re.compile(r"[Uu]nsupported|catalog-managed")
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -64,11 +70,35 @@ class Lake:
         return self._objects
 
     def open(self, key: str) -> DeltaTable | None:
-        """Opens the table at `key`; None if it does not exist."""
+        """Opens the table at `key`; None if it does not exist.
+
+        Raises:
+            ContractError: TABLE_FEATURE_UNSUPPORTED.
+        """
         try:
-            return open_table(self.storage.uri(key), storage_options=self._options)
+            with self._unsupported_by_name(key):
+                return open_table(self.storage.uri(key), storage_options=self._options)
         except TableNotFoundError:
             return None
+
+    @contextmanager
+    def _unsupported_by_name(self, key: str) -> Iterator[None]:
+        """Raises by name if delta-rs fails to open a table because of its features."""
+        try:
+            yield
+        except TableNotFoundError:
+            raise
+        except DeltaError as error:
+            check_log_features(key, newest_protocol(self._newest_commits(key)))
+            if _UNSUPPORTED.search(str(error)):
+                raise unsupported_features_error(key, f"a feature that delta-rs rejects: {error}") from error
+            raise
+
+    def _newest_commits(self, key: str) -> Iterator[list[dict[str, Any]]]:
+        names = [name for name in self.objects.list(f"{key}/_delta_log/") if _COMMIT.search(name)]
+        for name in sorted(names, reverse=True):
+            stored = self.objects.get(name)
+            yield [json.loads(line) for line in stored.data.splitlines() if line.strip()] if stored else []
 
     def ensure(
         self,
@@ -80,14 +110,15 @@ class Lake:
         properties: Mapping[str, str] | None = None,
     ) -> DeltaTable:
         """Opens the table at `key`; creates it if it does not exist."""
-        return ensure_table(
-            self.storage.uri(key),
-            schema,
-            storage_options=self._options,
-            partition_by=partition_by,
-            user_metadata=user_metadata,
-            properties=properties,
-        )
+        with self._unsupported_by_name(key):
+            return ensure_table(
+                self.storage.uri(key),
+                schema,
+                storage_options=self._options,
+                partition_by=partition_by,
+                user_metadata=user_metadata,
+                properties=properties,
+            )
 
     def append(
         self,
@@ -306,7 +337,7 @@ def dataset_of(lake: Lake, table: DeltaTable) -> TableDataset:
     requests to S3.
 
     Raises:
-        DeltaProtocolError: the table has deletion vectors.
+        DeltaProtocolError: the table has deletion vectors, or another feature that a dataset does not support.
     """
     # Raises for features that cannot be read this way; the files are listed below.
     schema = table.to_pyarrow_dataset(filesystem=lake.filesystem, file_pruning_predicate="1 = 2").schema
@@ -344,7 +375,7 @@ def _partitions(added: pa.Table, schema: pa.Schema) -> list[pc.Expression]:
 def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
     """Reads the rows of the open table that match `filters`, a pyarrow expression."""
     names = list(columns) if columns else None
-    if not has_deletion_vectors(table):
+    if not needs_scan(table):
         return dataset_of(lake, table).to_table(columns=names, filter=filters)
     parts = (pa.Table.from_batches([batch]) for batch in _batches_without_deleted(lake, table))
     matching = [part if filters is None else part.filter(filters) for part in parts]
@@ -355,7 +386,7 @@ def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = No
 def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yields all rows of the open table, one batch at a time."""
     names = list(columns)
-    if has_deletion_vectors(table):
+    if needs_scan(table):
         batches = (batch.select(names) for batch in _batches_without_deleted(lake, table))
     else:
         batches = dataset_of(lake, table).scanner(columns=names).to_batches()
@@ -366,14 +397,14 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """Returns the open table as an object that DuckDB can register and scan repeatedly."""
-    if has_deletion_vectors(table):
-        return _DeletionVectorStream(lake, table)
+    if needs_scan(table):
+        return _ScanStream(lake, table)
     dataset = dataset_of(lake, table)
     return dataset.replace_schema(with_marked_variants(dataset.schema, table.schema()))
 
 
-class _DeletionVectorStream:
-    """A table with deletion vectors as an Arrow stream. Each scan reads the table again."""
+class _ScanStream:
+    """A table that its dataset rejects, as an Arrow stream. Each scan reads the table again."""
 
     def __init__(self, lake: Lake, table: DeltaTable) -> None:
         self._lake, self._table = lake, table

@@ -10,10 +10,12 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +26,7 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
+from deltaworks.tables.features import check_log_features, newest_protocol
 from deltaworks.tables.files import open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -31,7 +34,10 @@ from deltaworks.tables.lake import Lake, arrow_path
 _READ_THREADS = 8
 Action = dict[str, Any]
 _COMMIT_KEY = re.compile(r"/_delta_log/(\d{20})\.json$")
-_CHECKPOINT_KEY = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
+#: A checkpoint's only file, one of its parts (number and total), or a file with a unique name, as in version 2.
+_CHECKPOINT_KEY = re.compile(
+    r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.([\w-]+)\.(?:json|parquet)|\.parquet)$"
+)
 _ACTION_KINDS = ("protocol", "metaData", "txn", "add")
 #: Identity of a file in a table: its decoded path, and its deletion vector ("" without one).
 FileId = tuple[str, str]
@@ -46,7 +52,7 @@ class CommitInfo:
     """Information about one commit.
 
     Deltaworks' own `userMetadata` is in `metadata`, empty if absent. `engine` has name and version of the writing
-    program.
+    program. If the commit does not record its time (`records_time`), `at` is when the storage received it.
     """
 
     version: int
@@ -56,6 +62,7 @@ class CommitInfo:
     metrics: dict[str, Any]
     changes_rows: bool
     engine: str = ""
+    records_time: bool = True
 
 
 def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tuple[int, list[Action] | None]]:
@@ -90,21 +97,46 @@ def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = Non
         for version, actions in read_commits(lake, key, chunk):
             if actions is None:
                 return
-            yield _commit_info(version, actions)
+            yield _commit_info(lake, key, version, actions)
         chunk_size = min(4 * chunk_size, 2 * _READ_THREADS)
 
 
-def _commit_info(version: int, actions: list[Action]) -> CommitInfo:
-    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+def _commit_info(lake: Lake, key: str, version: int, actions: list[Action]) -> CommitInfo:
+    info = commit_info_of(actions)
+    at = committed_at(info)
     return CommitInfo(
         version=version,
-        operation=str(info.get("operation", "UNKNOWN")),
-        at=dt.datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, tz=dt.UTC),
+        operation=str(info.get("operation") or "UNKNOWN"),
+        at=at or _written_at(lake, key, version),
         metadata=parse_user_metadata(info.get("userMetadata")),
         metrics=info.get("operationMetrics") or {},
         changes_rows=any(True for _ in data_change_actions(actions)),
-        engine=str(info.get("engineInfo", "")),
+        engine=str(info.get("engineInfo") or ""),
+        records_time=at is not None,
     )
+
+
+def commit_info_of(actions: Iterable[Action]) -> Action:
+    """Returns the `commitInfo` of a commit, which writers may omit; empty without one."""
+    return next((action["commitInfo"] for action in actions if action.get("commitInfo")), {})
+
+
+def committed_at(info: Mapping[str, Any]) -> dt.datetime | None:
+    """Returns the time that a `commitInfo` records; None without one. An in-commit timestamp takes precedence."""
+    for name in ("inCommitTimestamp", "timestamp"):
+        value = info.get(name)
+        if isinstance(value, int) and value > 0:
+            try:
+                return dt.datetime.fromtimestamp(value / 1000, tz=dt.UTC)
+            except (ValueError, OverflowError, OSError):
+                continue
+    return None
+
+
+def _written_at(lake: Lake, key: str, version: int) -> dt.datetime:
+    """Returns when the storage received a commit. By the protocol, this is the time of a commit that records none."""
+    info = lake.filesystem.get_file_info(f"{arrow_path(lake.storage, key)}/_delta_log/{version:020d}.json")
+    return dt.datetime.min.replace(tzinfo=dt.UTC) if info.mtime is None else info.mtime.astimezone(dt.UTC)
 
 
 def data_change_actions(actions: list[Action]) -> Iterator[Action]:
@@ -166,9 +198,9 @@ class TableState:
         return self.metadata.get("configuration") or {}
 
     @property
-    def rows(self) -> int:
-        """Number of rows, without those deleted by deletion vectors. Files without statistics count as zero."""
-        return sum(row_count(added) for added in self.files.values())
+    def rows(self) -> int | None:
+        """Number of rows, without those deleted by deletion vectors; None if the log lacks the count of a file."""
+        return total_rows(self.files.values())
 
     @property
     def bytes(self) -> int:
@@ -209,10 +241,18 @@ def file_id(action: Action) -> FileId:
     return unquote(action["path"]), vector_id
 
 
-def row_count(added: Action) -> int:
-    """Returns the number of rows of an add action according to its statistics; 0 without statistics."""
-    deleted = int((added.get("deletionVector") or {}).get("cardinality") or 0)
-    return max(0, int(stats_of(added).get("numRecords") or 0) - deleted)
+def row_count(added: Action) -> int | None:
+    """Returns the number of rows of an add action according to its statistics; None if they do not have it."""
+    records = stats_of(added).get("numRecords")
+    if not isinstance(records, int):
+        return None
+    return max(0, records - int((added.get("deletionVector") or {}).get("cardinality") or 0))
+
+
+def total_rows(files: Iterable[Action]) -> int | None:
+    """Returns the number of rows of these add actions; None if one has no count."""
+    counts = [row_count(added) for added in files]
+    return None if None in counts else sum(count or 0 for count in counts)
 
 
 def stats_of(added: Action) -> dict[str, Any]:
@@ -230,14 +270,29 @@ def list_log(objects: ObjectStore, key: str) -> LogFiles:
 
 
 def classify_log_files(names: Iterable[str]) -> LogFiles:
-    """Classifies object keys of a log into commits and complete checkpoints."""
-    commits, parts = set(), dict[int, dict[str, int]]()
-    for name in names:
+    """Classifies object keys of a log into commits and complete checkpoints.
+
+    A version may have several checkpoints, such as parts of an interrupted one. The files of one checkpoint are either
+    a single file, or all parts with the same total. All complete checkpoints of a version have the same content.
+    """
+    commits, complete = set(), dict[int, tuple[str, ...]]()
+    parts, unique = dict[tuple[int, int], dict[int, str]](), dict[int, str]()
+    for name in sorted(names):
         if (commit := _COMMIT_KEY.search(name)) is not None:
             commits.add(int(commit.group(1)))
         elif (checkpoint := _CHECKPOINT_KEY.search(name)) is not None:
-            parts.setdefault(int(checkpoint.group(1)), {})[name] = int(checkpoint.group(3) or 1)
-    complete = {version: tuple(sorted(names)) for version, names in parts.items() if len(names) in names.values()}
+            version, part, total, unique_name = checkpoint.groups()
+            if total is not None:
+                parts.setdefault((int(version), int(total)), {})[int(part)] = name
+            elif unique_name is not None:
+                unique[int(version)] = name
+            else:
+                complete[int(version)] = (name,)
+    for (number, count), by_part in parts.items():
+        if set(by_part) == set(range(1, count + 1)):
+            complete.setdefault(number, tuple(by_part[part] for part in sorted(by_part)))
+    for number, name in unique.items():
+        complete.setdefault(number, (name,))
     return LogFiles(frozenset(commits), complete)
 
 
@@ -252,10 +307,10 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
 
     Raises:
         ContractError: TABLE_LOG_MISSING, there is no table; TABLE_LOG_GAP, commits are missing in between;
-            TABLE_VERSION_UNAVAILABLE, the log does not contain this version.
+            TABLE_VERSION_UNAVAILABLE, the log does not contain this version; TABLE_FEATURE_UNSUPPORTED.
     """
     log = list_log(objects, key)
-    target, base = replay_base(log, key, version)
+    target, base = readable_base(lake, log, key, version)
     state = TableState(key, target)
     for _, actions in replayed_actions(lake, key, log, target, base, columns=_ACTION_KINDS):
         state.apply(actions or ())
@@ -270,6 +325,7 @@ def after_newer_commits(lake: Lake, state: TableState) -> TableState:
         if actions is None:
             return newest
         newest.apply(actions)
+        check_log_features(state.key, newest.protocol)
         newest.version = version
 
 
@@ -285,13 +341,54 @@ def replayed_actions(
         target: the version to read, and the version of its checkpoint; see `replay_base`.
         columns: the columns to read of the checkpoint; see `read_checkpoint`.
     """
-    first_commit = 0
+    first_commit = 0 if base is None else base + 1
+    commits = list(read_commits(lake, key, range(first_commit, target + 1)))
+    checkpoint = () if base is None else log.checkpoints[base]
+    check_log_features(key, _newest_protocol(lake, (actions or () for _, actions in reversed(commits)), checkpoint))
     if base is not None:
-        for name in log.checkpoints[base]:
-            for action in read_checkpoint(lake, name, columns=columns):
-                yield base, [action]
-        first_commit = base + 1
-    yield from read_commits(lake, key, range(first_commit, target + 1))
+        for action in checkpoint_actions(lake, key, checkpoint, columns=columns):
+            yield base, [action]
+    yield from commits
+
+
+def check_log(lake: Lake, key: str, log: LogFiles) -> None:
+    """Raises if the table has features that change how its log is read. Until then, nothing may be concluded from it.
+
+    Reads commits from the newest downwards until one has the protocol, or else the newest checkpoint. Missing commits
+    are no hindrance.
+
+    Raises:
+        ContractError: TABLE_FEATURE_UNSUPPORTED.
+    """
+    base = log.checkpoint_up_to(log.newest or 0)
+    numbers = sorted((number for number in log.commits if base is None or number > base), reverse=True)
+    commits = (actions or () for _, actions in read_commits(lake, key, numbers))
+    check_log_features(key, _newest_protocol(lake, commits, () if base is None else log.checkpoints[base]))
+
+
+def _newest_protocol(lake: Lake, newest_commits: Iterable[Sequence[Action]], checkpoint: Iterable[str]) -> Action:
+    """Returns the protocol in the newest of these commits, or else in the files of a checkpoint; empty if absent."""
+    if protocol := newest_protocol(newest_commits):
+        return protocol
+    for name in checkpoint:
+        for action in read_checkpoint(lake, name, columns=("protocol",)):
+            if action.get("protocol"):
+                return dict(action["protocol"])
+    return {}
+
+
+def readable_base(lake: Lake, log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
+    """Returns the same as `replay_base`. Before it reports a log as incomplete, it checks that the log is one that can
+    be read here.
+
+    Raises:
+        ContractError: see `state_at`.
+    """
+    try:
+        return replay_base(log, key, version)
+    except ContractError:
+        check_log(lake, key, log)
+        raise
 
 
 def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
@@ -323,6 +420,34 @@ def _is_complete_from_start(log: LogFiles, version: int) -> bool:
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
+def checkpoint_actions(lake: Lake, key: str, names: Iterable[str], *, columns: Sequence[str]) -> Iterator[Action]:
+    """Yields the actions of the checkpoint with these files, and of the sidecars that they name.
+
+    Args:
+        columns: see `read_checkpoint`.
+
+    Raises:
+        ContractError: TABLE_LOG_GAP, a sidecar is missing.
+    """
+    sidecars = []
+    for name in names:
+        for action in read_checkpoint(lake, name, columns=(*columns, "sidecar.path")):
+            if (sidecar := action.get("sidecar")) is not None:
+                sidecars.append(_sidecar_key(key, sidecar["path"]))
+            else:
+                yield action
+    for name in sidecars:
+        try:
+            yield from read_checkpoint(lake, name, columns=columns)
+        except FileNotFoundError as error:
+            raise ContractError("TABLE_LOG_GAP", f"A checkpoint of {key} names {name}, which is missing.") from error
+
+
+def _sidecar_key(key: str, path: str) -> str:
+    """Returns the object key of a sidecar; the log has the file's name, or the address of a file in the same folder."""
+    return f"{key}/_delta_log/_sidecars/{unquote(path.rpartition('/')[2])}"
+
+
 def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterator[Action]:
     """Yields the actions of one checkpoint file in the form of a commit.
 
@@ -333,21 +458,30 @@ def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterato
     """
     if name.endswith(".json"):
         with lake.filesystem.open_input_stream(arrow_path(lake.storage, name)) as stream:
-            yield from _parse_commit(stream.read())
+            for row in _parse_commit(stream.read()):
+                yield {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
         return
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = open_parquet(source)
-        leaves = [f"{file.schema.column(index).path}." for index in range(len(file.schema))]
-        present = [column for column in columns if any(leaf.startswith(f"{column}.") for leaf in leaves)]
+        leaves = [file.schema.column(index) for index in range(len(file.schema))]
+        present = [column for column in columns if any(f"{leaf.path}.".startswith(f"{column}.") for leaf in leaves)]
+        instants = frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
         for batch in file.iter_batches(columns=present):
             for row in batch.to_pylist():
-                actions = {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
-                yield {kind: action for kind, action in actions.items() if action}
+                actions = {kind: _commit_form(kind, value, instants) for kind, value in row.items() if value}
+                if any(actions.values()):
+                    yield {kind: action for kind, action in actions.items() if action}
 
 
-def _commit_form(kind: str, value: dict[str, Any]) -> Action:
-    """Converts a checkpoint's action to the form of a commit: maps as objects, nulls omitted."""
+def _commit_form(kind: str, value: dict[str, Any], instants: frozenset[str] = frozenset()) -> Action:
+    """Converts an action of a checkpoint to the form of a commit: maps as objects, nulls omitted, statistics as text.
+
+    Args:
+        instants: paths of INT96 columns, whose times have no zone but are in UTC.
+    """
     action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
+    if "stats" not in action and (parsed := value.get("stats_parsed")) is not None:
+        action["stats"] = json.dumps(_json_form(parsed, f"{kind}.stats_parsed", instants))
     if not action.get("deletionVector", {}).get("storageType", True):
         # Some writers store a file without a vector as a vector without values.
         del action["deletionVector"]
@@ -360,6 +494,23 @@ def _commit_form(kind: str, value: dict[str, Any]) -> Action:
         # Checkpoints store `dataChange: false`, but adding the file back changes data.
         action["dataChange"] = True
     return action
+
+
+def _json_form(value: Any, path: str, instants: frozenset[str]) -> Any:
+    """Converts a value of `stats_parsed` to the form that it has in `stats`; None if it has no exact one there."""
+    if isinstance(value, dict):
+        items = {name: _json_form(item, f"{path}.{name}", instants) for name, item in value.items()}
+        return {name: item for name, item in items.items() if item is not None}
+    if isinstance(value, dt.datetime):
+        zoned = value.replace(tzinfo=dt.UTC) if path in instants and value.tzinfo is None else value
+        if zoned.tzinfo is None:
+            return zoned.isoformat(timespec="microseconds")
+        return f"{zoned.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, bytes | Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ between is then still protected.
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,27 +42,44 @@ _MAX_STAT_REQUESTS = 1_000
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID_LENGTH = 20
 _STAT_BATCH_SIZE = 1_000
-_INTERVAL = re.compile(r"^(?:interval\s+)?(\d+)\s+(hour|day|week)s?$", re.IGNORECASE)
-_HOURS = {"hour": 1, "day": 24, "week": 168}
+_INTERVAL_PART = r"(\d+)\s+(microsecond|millisecond|second|minute|hour|day|week|month|year)s?"
+_INTERVAL = re.compile(rf"(?:interval\s+)?{_INTERVAL_PART}(?:\s+{_INTERVAL_PART})*", re.IGNORECASE)
+#: Hours of a unit; of months and years, which Delta does not define as a length, the longest.
+_HOURS = {
+    "microsecond": 1 / 3_600_000_000,
+    "millisecond": 1 / 3_600_000,
+    "second": 1 / 3_600,
+    "minute": 1 / 60,
+    "hour": 1,
+    "day": 24,
+    "week": 168,
+    "month": 31 * 24,
+    "year": 366 * 24,
+}
+#: Retention of a table whose property cannot be parsed, so that no file is deleted too early.
+_UNKNOWN_RETENTION_HOURS = 100 * 366 * 24
 _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
 
 def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable[Action]) -> list[str]:
-    """Returns, sorted, the paths that these add actions require and that do not exist.
+    """Returns, sorted, the paths that these add actions require and that do not exist, or have another size than the
+    log says. A listing returns sizes too, so the check costs nothing.
 
     Files with an absolute path belong to another table and are not checked.
     """
     actions = list(files.values()) if isinstance(files, Mapping) else list(files)
+    sizes = {unquote(action["path"]): action.get("size") for action in actions}
     required = sorted({path for action in actions for path in required_objects(action)})
     if not required:
         return []
     root = arrow_path(lake.storage, key)
     if len(required) <= _MAX_STAT_REQUESTS:
         infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in required])
-        return [path for path, info in zip(required, infos, strict=True) if info.type is not fs.FileType.File]
-    file_infos = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    present = {info.path.removeprefix(f"{root}/") for info in file_infos if info.type is fs.FileType.File}
-    return [path for path in required if path not in present]
+    else:
+        infos = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    present = {info.path.removeprefix(f"{root}/"): info.size for info in infos if info.type is fs.FileType.File}
+    # A deletion vector's object holds several vectors, and the log has the size of each.
+    return [path for path in required if path not in present or sizes.get(path) not in (None, present[path])]
 
 
 def required_objects(action: Action) -> list[str]:
@@ -97,10 +115,19 @@ def decode_z85(text: str) -> bytes:
 
 
 def table_retention_hours(table: DeltaTable) -> int:
-    """Returns the table's `delta.deletedFileRetentionDuration` in hours."""
-    declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
-    interval = _INTERVAL.match(declared.strip())
-    return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_RETENTION_HOURS
+    """Returns the table's `delta.deletedFileRetentionDuration` in hours, rounded up; a century if it is not an interval
+    such as `interval 30 days 12 hours`.
+    """
+    declared = (table.metadata().configuration.get("delta.deletedFileRetentionDuration") or "").strip()
+    return interval_hours(declared) if declared else DEFAULT_RETENTION_HOURS
+
+
+def interval_hours(interval: str) -> int:
+    """Returns the length of one of Spark's intervals; see `table_retention_hours`."""
+    if _INTERVAL.fullmatch(interval) is None:
+        return _UNKNOWN_RETENTION_HOURS
+    parts = re.findall(_INTERVAL_PART, interval, re.IGNORECASE)
+    return math.ceil(sum(int(count) * _HOURS[unit.lower()] for count, unit in parts))
 
 
 def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:

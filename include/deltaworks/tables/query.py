@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from deltaworks.control import paths
+from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.gold import view_order
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.schedules import next_run, schedules_enabled
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, duckdb_source
 
@@ -49,25 +55,32 @@ _CATALOG_STATEMENT = re.compile(
 
 
 def connect(
-    catalog: Catalog, *, statement: str = "", open_table: Callable[[str], DeltaTable | None] | None = None
+    catalog: Catalog,
+    *,
+    statement: str = "",
+    open_table: Callable[[str], DeltaTable | None] | None = None,
+    on_unreadable: Callable[[str, str], None] = lambda name, problem: None,
 ) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """Opens a connection with every existing table as `<pipeline>.<table>`. Returns it with the table names.
 
     Contains gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, tables maintained by
     mutations, the ledger and progress tables, and declared views. Rows deleted by mutations are excluded.
-    `<table>_named` is a mutable table whose ids are shown with their names. The connection is a snapshot: open a new
-    one to see later commits.
+    `<table>_named` is a mutable table whose ids are shown with their names. A table that cannot be read raises its
+    error when it is queried; other tables are not affected. The connection is a snapshot: open a new one to see later
+    commits.
 
     Args:
         statement: the query to run. Tables that neither the query nor its views mention are not opened. Empty opens
             all.
         open_table: opens the table at a key, None if it does not exist; by default at its newest version.
+        on_unreadable: called with the name of each table that cannot be read, and the reason.
     """
     lake = Lake(catalog.environment.lake)
     open_table = open_table or lake.open
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
-    names = []
+    names: list[str] = []
+    problems: dict[str, str] = {}
     text = "" if _CATALOG_STATEMENT.search(statement) else statement.lower()
     for pipeline, spec in catalog.pipelines.items():
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
@@ -75,17 +88,36 @@ def connect(
         for name, key in table_keys(spec).items():
             if searched_text and not _may_be_referenced(spec, name, searched_text):
                 continue
-            table = open_table(key)
-            if table is None:
-                continue
-            bind_table(connection, lake, table, schema=pipeline, name=name)
-            names.append(f"{pipeline}.{name}")
+            try:
+                table = open_table(key)
+                if table is None:
+                    continue
+                bind_table(connection, lake, table, schema=pipeline, name=name)
+                names.append(f"{pipeline}.{name}")
+            except (ContractError, DeltaError, pa.ArrowException) as error:
+                problems[f"{pipeline}.{name}"] = _describe_unreadable(f"{pipeline}.{name}", error)
         if f"{pipeline}.{QUARANTINE}" in names:
             bind_file_quarantine(connection, pipeline)
             names.append(f"{pipeline}.file_quarantine")
         names += _create_named_views(connection, spec, names)
-        names += _create_declared_views(connection, spec, names, folder=catalog.folder(pipeline))
-    return connection, names
+        names += _create_declared_views(connection, spec, names, problems, folder=catalog.folder(pipeline))
+    for name, problem in problems.items():
+        _bind_problem(connection, name, problem)
+        on_unreadable(name, problem)
+    return connection, [*names, *problems]
+
+
+def _describe_unreadable(name: str, error: Exception) -> str:
+    if isinstance(error, ContractError):
+        return f"{error.message} Next: {error.hint}"
+    return f"{name} cannot be read: {' '.join(str(error).split())}"
+
+
+def _bind_problem(connection: duckdb.DuckDBPyConnection, name: str, problem: str) -> None:
+    """Creates the view `name`, with its schema, which raises the problem when it is queried."""
+    schema, _, view = name.partition(".")
+    text = problem.replace("'", "''")
+    connection.execute(f'CREATE OR REPLACE VIEW "{schema}"."{view}" AS SELECT error(\'{text}\') AS problem')
 
 
 def table_keys(spec: PipelineSpec) -> dict[str, str]:
@@ -97,6 +129,33 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
     declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
     keys = {name: paths.table(spec.pipeline, name) for name in declared}
     return keys | {name: paths.pipeline_control(spec.pipeline, name) for name in LEDGER_TABLES}
+
+
+def how_a_table_is_created(spec: PipelineSpec, name: str, *, now: datetime) -> str:
+    """Returns what creates a declared table that does not exist yet: the stream, a scheduled run, or a command."""
+    pipeline = spec.pipeline
+    gold = next((table for table in spec.gold.tables if table.name == name), None)
+    if gold is not None:
+        command = f"`deltaworks gold build {pipeline} --tables {name}` builds it now"
+        if gold.refresh_seconds is not None:
+            return f"The stream builds it within {gold.refresh_seconds:g} s of its first rows; {command}."
+        return f"{_scheduled(spec.gold.schedule, dag_id(pipeline, 'gold'), 'builds it', now)}{command}."
+    model = next((model for model in spec.models if name in (model.name, model.warnings)), None)
+    if model is not None:
+        command = f"`deltaworks models train {pipeline} {model.name}` trains it now"
+        return f"{_scheduled(spec.training.schedule, dag_id(pipeline, 'models'), 'trains it', now)}{command}."
+    view = next((view for view in spec.views if view.name == name), None)
+    if view is not None:
+        return f"It is a view of {', '.join(view.reads)}, which must exist first."
+    if any(reference.name == name for reference in spec.references):
+        return f"`deltaworks gold build {pipeline}` reads it from its file."
+    return f"Start the stream, or wait until it has started: `deltaworks status` shows the state of {pipeline}."
+
+
+def _scheduled(schedule: str | None, dag: str, verb: str, now: datetime) -> str:
+    if schedule is None or not schedules_enabled():
+        return ""
+    return f"{dag} {verb} at {next_run(schedule, now):%Y-%m-%d %H:%M} UTC; "
 
 
 def named_views(spec: PipelineSpec) -> Mapping[str, TableSpec]:
@@ -164,14 +223,24 @@ def _expand_views(spec: PipelineSpec, text: str) -> str:
 
 
 def _create_declared_views(
-    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str], *, folder: Path
+    connection: duckdb.DuckDBPyConnection,
+    spec: PipelineSpec,
+    existing: Collection[str],
+    problems: dict[str, str],
+    *,
+    folder: Path,
 ) -> list[str]:
     """Creates the pipeline's declared views, except those over missing tables.
 
-    A view with invalid SQL is created too, and raises its error when it is queried. Other views are not affected.
+    A view with invalid SQL is created too, and raises its error when it is queried. Other views are not affected. A
+    view over a table or view that cannot be read is added to `problems`.
     """
     created: list[str] = []
     for view in view_order(spec.views):
+        unreadable = [problems[name] for read in view.reads if (name := f"{spec.pipeline}.{read}") in problems]
+        if unreadable:
+            problems[f"{spec.pipeline}.{view.name}"] = unreadable[0]
+            continue
         if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
@@ -189,8 +258,7 @@ def _create_declared_views(
                 raise duckdb.ParserException("write one SELECT and nothing else")
             connection.execute(f'{create_view} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
         except (duckdb.Error, OSError, UnicodeDecodeError) as error:
-            problem = f"{file}: {' '.join(str(error).split())}".replace("'", "''")
-            connection.execute(f"{create_view} SELECT error('{problem}') AS problem")
+            _bind_problem(connection, f"{spec.pipeline}.{view.name}", f"{file}: {' '.join(str(error).split())}")
         created.append(f"{spec.pipeline}.{view.name}")
     return created
 
@@ -227,7 +295,8 @@ def registration_statements(
     into: str = "",
     scheme: str = "s3a",
 ) -> tuple[list[str], list[str]]:
-    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables.
+    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables, and why
+    others cannot be read.
 
     The statements can be run repeatedly: new tables are added, and existing entries are neither changed nor dropped.
     Opens each table.
@@ -248,7 +317,11 @@ def registration_statements(
         schema = f"{_quoted(into)}.{_quoted(pipeline)}" if into else _quoted(pipeline)
         created: list[str] = []
         for name, key in keys.items():
-            table = lake.open(key)
+            try:
+                table = lake.open(key)
+            except (ContractError, DeltaError) as error:
+                missing.append(_describe_unreadable(f"{pipeline}.{name}", error))
+                continue
             if table is None:
                 missing += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
                 continue

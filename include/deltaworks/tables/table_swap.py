@@ -38,29 +38,27 @@ if TYPE_CHECKING:
 
 
 #: Writer features that a table may have if delta-rs recreates it.
-_RECREATABLE_FEATURES = frozenset(
-    {"invariants", "checkConstraints", "timestampNtz", "vacuumProtocolCheck", "variantType"}
-)
+_RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz", "variantType"})
 _FEATURES_WRITER_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
 class TableContent:
-    """Version, rows, files and bytes of a table, from its log."""
+    """Version, rows, files and bytes of a table, from its log; `rows` is None if the log lacks the count of a file."""
 
     version: int
-    rows: int
+    rows: int | None
     files: int
     bytes: int
 
 
 def table_content(table: DeltaTable) -> TableContent:
-    """Returns the content of the open table. Files without row count in their statistics count as zero rows."""
+    """Returns the content of the open table."""
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
         return TableContent(table.version(), 0, 0, 0)
-    total = {name: pc.sum(files.column(name)).as_py() or 0 for name in ("num_records", "size_bytes")}
-    return TableContent(table.version(), int(total["num_records"]), files.num_rows, int(total["size_bytes"]))
+    rows = None if files.column("num_records").null_count else pc.sum(files.column("num_records")).as_py()
+    return TableContent(table.version(), rows, files.num_rows, int(pc.sum(files.column("size_bytes")).as_py() or 0))
 
 
 def reasons_against_recreating(table: DeltaTable, partition_by: Sequence[str]) -> list[str]:

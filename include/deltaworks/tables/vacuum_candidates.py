@@ -12,6 +12,7 @@ partition folders with escaped names.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.tables.features import SUPPORTED_FEATURES
+from deltaworks.tables.features import FILE_COMMIT_FEATURES
 from deltaworks.tables.file_workers import FileWorkers, ListedFile, TableFolder, ThreadWorkers, file_size, list_folder
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import (
@@ -29,18 +30,20 @@ from deltaworks.tables.log import (
     FileId,
     LogFiles,
     classify_log_files,
+    commit_info_of,
     commit_version,
+    committed_at,
     file_id,
     is_absolute_path,
     read_commits,
-    replay_base,
+    readable_base,
     replayed_actions,
 )
 from deltaworks.tables.protected_files import deletion_vector_path, table_retention_hours
 
-#: Supported features: in addition to SUPPORTED_FEATURES, those that change neither which files a version needs nor how
-#: its log is read.
-_SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
+#: Supported features: in addition to FILE_COMMIT_FEATURES, those that change neither which files a version needs nor
+#: how its log is read.
+_SUPPORTED_FEATURES = FILE_COMMIT_FEATURES | {
     "clustering",
     "domainMetadata",
     "rowTracking",
@@ -112,7 +115,7 @@ def candidates_by_listing(
 
     Raises:
         SparkRequired: the table uses features not supported here.
-        ContractError: TABLE_LOG_MISSING, TABLE_LOG_GAP.
+        ContractError: TABLE_LOG_MISSING, TABLE_LOG_GAP, TABLE_FEATURE_UNSUPPORTED.
     """
     log = _Log.read(lake, key, table)
     replay = log.replay()
@@ -180,7 +183,7 @@ class _Replay:
             if (removed := action.get("remove")) is not None:
                 name = self._register_file(removed)
                 self.live.discard(name)
-                self.removed_at_ms[name] = int(removed.get("deletionTimestamp") or 0)
+                self.removed_at_ms[name] = _removed_at_ms(removed, commit)
         for action in commit:
             if (added := action.get("add")) is not None:
                 name = self._register_file(added)
@@ -213,6 +216,14 @@ class _Replay:
             if name in self.vectors:
                 paths.add(self.vectors[name])
         return paths
+
+
+def _removed_at_ms(removed: Action, commit: Iterable[Action]) -> int:
+    """Returns when a file was removed, by its action or else by its commit; later than any time if neither says."""
+    if (at_ms := removed.get("deletionTimestamp")) is not None:
+        return int(at_ms)
+    at = committed_at(commit_info_of(commit))
+    return sys.maxsize if at is None else int(at.timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +260,7 @@ class _Log:
 
     def replay(self) -> _Replay:
         """Replays the log up to the newest version."""
-        newest, base = replay_base(self.files, self.key)
+        newest, base = readable_base(self.lake, self.files, self.key)
         replay = _Replay()
         actions_by_version = replayed_actions(
             self.lake, self.key, self.files, newest, base, columns=_CHECKPOINT_COLUMNS
@@ -297,7 +308,7 @@ def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> 
         if actions is None:
             raise LogTooShort
         replay = _Replay()
-        replay.apply(action for action in actions if "remove" in action)
+        replay.apply(action for action in actions if "remove" in action or "commitInfo" in action)
         yield from replay.required_paths(0) - replay.required_paths(before_ms)
         for action in actions:
             if (changes := action.get("cdc")) is not None:

@@ -23,12 +23,14 @@ from deltaworks.tables.log import (
     is_absolute_path,
     list_log,
     read_commits,
-    replay_base,
+    readable_base,
     state_at,
 )
 
 #: Commits read at a time while searching for a version with all files.
 _COMMIT_CHUNK = 16
+#: Commits by which the times of a log may be out of order, or have no time.
+_WINDOW = 64
 
 
 class Versions:
@@ -39,6 +41,7 @@ class Versions:
         self._lake, self._key, self._name = lake, key, name
         self._objects: ObjectStore = open_objects(lake.storage)
         self._log = list_log(self._objects, key)
+        self._read: dict[int, CommitInfo] = {}
         newest, oldest = self._log.newest, self._log.oldest
         self.newest = -1 if newest is None else newest
         self.oldest = -1 if oldest is None else oldest
@@ -56,7 +59,7 @@ class Versions:
                 f"{self._name} has no version {version}: its log holds {self._describe_range()}.",
                 hint=f"Write VERSION AS OF {min(max(version, self.oldest), self.newest)}, the nearest one.",
             )
-        replay_base(self._log, self._key, version)
+        readable_base(self._lake, self._log, self._key, version)
         table = self._lake.open(self._key)
         if table is None:
             raise ContractError(
@@ -66,10 +69,11 @@ class Versions:
         return table
 
     def version_at(self, time: dt.datetime) -> int:
-        """Returns the newest version committed at or before `time`, by the commits' timestamps.
+        """Returns the newest version up to which every commit was made at or before `time`.
 
-        Reads about ten commits, independent of the log's length. If timestamps are not in order, because writers'
-        clocks differ, it returns one of the possible versions.
+        This is the time that commits record (`inCommitTimestamp`, else `timestamp`), or else when the storage received
+        them. Times that decrease, because the clocks of writers differ, count as their predecessor's. Reads about ten
+        commits and a window before the result, independent of the log's length.
 
         Raises:
             ContractError: TABLE_VERSION_UNAVAILABLE, the log does not reach back to `time`, or it is in the future.
@@ -81,7 +85,14 @@ class Versions:
                 hint="Use a time in the past, or omit AS OF to read the current table.",
             )
         versions = sorted(version for version in self._log.commits if version >= self.oldest)
-        position = bisect_right(versions, time, key=lambda version: self._commit(version).at)
+        position = bisect_right(versions, time, key=self._time_of)
+        while position:
+            window = range(max(0, position - _WINDOW), position)
+            self._read_ahead(versions[window[0]], versions[window[-1]])
+            later = next((at for at in window if self._time_of(versions[at]) > time), None)
+            if later is None:
+                break
+            position = later
         if not position:
             nearest = versions[0] if versions else self.newest
             raise ContractError(
@@ -130,11 +141,33 @@ class Versions:
                     return version
         return None
 
+    def _time_of(self, version: int) -> dt.datetime:
+        """Returns the time of a commit. One that records none is at most as young as the next one that does, because
+        the storage receives copied commits later than they were made.
+        """
+        commit = self._commit(version)
+        if commit.records_time:
+            return commit.at
+        following = range(version + 1, min(version + _WINDOW, self.newest) + 1)
+        if following:
+            self._read_ahead(following[0], following[-1])
+        recorded = (self._commit(number) for number in following if number in self._log.commits)
+        return min(commit.at, next((later.at for later in recorded if later.records_time), commit.at))
+
     def _commit(self, version: int) -> CommitInfo:
-        for commit in commit_history(self._lake, self._key, newest=version, limit=1):
-            return commit
-        # The commit was removed after the log was listed, because it had expired.
-        return CommitInfo(version, "UNKNOWN", dt.datetime.min.replace(tzinfo=dt.UTC), {}, {}, False)
+        if version not in self._read:
+            self._read_ahead(version, version)
+        if version not in self._read:
+            # The commit was removed after the log was listed, because it had expired.
+            oldest = dt.datetime.min.replace(tzinfo=dt.UTC)
+            self._read[version] = CommitInfo(version, "UNKNOWN", oldest, {}, {}, False, records_time=False)
+        return self._read[version]
+
+    def _read_ahead(self, first: int, last: int) -> None:
+        """Reads these commits in parallel, unless they have been read."""
+        if any(version not in self._read for version in range(first, last + 1)):
+            for commit in commit_history(self._lake, self._key, newest=last, limit=last + 1 - first):
+                self._read[commit.version] = commit
 
     def _describe_range(self) -> str:
         if self.oldest == self.newest:

@@ -21,6 +21,7 @@ from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, write_private
 from sandbox.stack.state import StackState
 
+_BUNDLE = "sandbox.airflow.declarations_bundle.DeclarationsBundle"
 _DEFAULT_MASTER = "local[2]"
 # Loggers that write a line per heartbeat, request or parsed file.
 _QUIET_LOGGERS = " ".join(
@@ -76,8 +77,11 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
         "SCHEDULER": _scheduler(),
         "DAG_PROCESSOR": {
             "PARSING_PROCESSES": "1",
-            "REFRESH_INTERVAL": "30",
-            "MIN_FILE_PROCESS_INTERVAL": "30",
+            # DAG files are read again as soon as a declaration has changed, and otherwise rarely.
+            "DAG_BUNDLE_CONFIG_LIST": json.dumps([{"name": "dags-folder", "classpath": _BUNDLE, "kwargs": {}}]),
+            "REFRESH_INTERVAL": "10",
+            "BUNDLE_REFRESH_CHECK_INTERVAL": "10",
+            "MIN_FILE_PROCESS_INTERVAL": "600",
             "PRINT_STATS_INTERVAL": "600",
         },
         "LOGGING": {

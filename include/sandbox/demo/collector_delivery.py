@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
+
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.collector import SourceStatus, read_collector_heartbeats
 from deltaworks.errors import TransientError
@@ -18,6 +20,7 @@ from generator.delivery import Sink
 from sandbox.demo.collector_sink import CollectorSink
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
+from sandbox.stack.supervisor import wait_until
 
 #: By pipeline: a source in include/collectors/edge.yaml whose events contain their own time, and its write key.
 SOURCES = {"games": ("games_replay", "games-replay-key"), "mobile": ("mobile_replay", "mobile-replay-key")}
@@ -86,16 +89,19 @@ class CollectorKill:
 
 class KillingSink:
     """Passes objects on, and kills the collector once, after half of them. The collector has acknowledged the events of
-    all earlier requests, and delivers those that wait in its spool when it runs again.
+    all earlier requests, and delivers those that wait in its spool when it runs again. A client tries again for half a
+    minute; a busy machine may take longer to start the collector, so the sink waits for it.
 
     Args:
         deliver: receives the objects.
+        url: the address of the collector.
         objects: the approximate number of objects.
     """
 
-    def __init__(self, deliver: Sink, home: StackHome, *, objects: int) -> None:
+    def __init__(self, deliver: Sink, home: StackHome, *, url: str, objects: int) -> None:
         self._deliver = deliver
         self._home = home
+        self._url = url
         self._countdown = max(1, objects // 2)
         self.killed: int = 0
 
@@ -108,6 +114,13 @@ class KillingSink:
                 if process.kind == "collector":
                     os.kill(process.pid, signal.SIGKILL)
                     self.killed += 1
+            wait_until(self._is_ready, seconds=_PATIENCE_SECONDS, poll_seconds=_POLL_SECONDS)
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx2.get(f"{self._url}/ready", timeout=5).is_success
+        except httpx2.TransportError:
+            return False
 
 
 class ReshardingSink:

@@ -129,7 +129,7 @@ class EventSender:
         # counted.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
-        killing = KillingSink(delivery.post, self.home, objects=about)
+        killing = KillingSink(delivery.post, self.home, url=self.collector_url, objects=about)
         post = killing if self.data_settings.kill_collector else delivery.post
         truth = generate_games(settings, post, pause_seconds=pause)
         delivered = delivery.await_delivery()

@@ -9,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from deltalake import DeltaTable
+
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
@@ -50,10 +52,10 @@ class Recovery:
         lake = Lake(catalog.environment.lake)
         opened = lake.open(paths.table(PIPELINE, CHANGED_TABLE))
         assert opened is not None
-        self.landed = self.at_version = table_content(opened).rows
+        self.landed = self.at_version = _rows_of(opened)
         while opened.version() > 0 and self.at_version == self.landed:
             opened.load_as_version(opened.version() - 1)
-            self.at_version = table_content(opened).rows
+            self.at_version = _rows_of(opened)
         self.refused = len(_open_rows(lake))
 
         epoch = _stream_epoch(catalog)
@@ -100,7 +102,13 @@ def _reason(row: dict[str, Any]) -> str:
 def _rows(lake: Lake, table: str) -> int:
     opened = lake.open(paths.table(PIPELINE, table))
     assert opened is not None
-    return table_content(opened).rows
+    return _rows_of(opened)
+
+
+def _rows_of(opened: DeltaTable) -> int:
+    rows = table_content(opened).rows
+    assert rows is not None
+    return rows
 
 
 def _stream_epoch(catalog: Catalog) -> int:

@@ -61,10 +61,10 @@ from sandbox.stack.report import StackAddresses
 
 Progress = Callable[[str], None]
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
-#: Variables of a stack that ends with the demo. DAG files are parsed rarely, because declarations do not change and
-#: parsing takes four CPU seconds. Schedules are off, because the demo starts every job itself, after all events are
-#: ingested.
-_DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
+#: Variables of a stack that ends with the demo. DAG files are not parsed again after the change of a declaration,
+#: because parsing takes four CPU seconds and the change adds no DAG. Schedules are off, because the demo starts every
+#: job itself, after all events are ingested.
+_DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600", SCHEDULES_VARIABLE: "off"}
 _HEALTH = HEALTH_DAG
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0

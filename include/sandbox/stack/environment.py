@@ -28,6 +28,8 @@ COLLECTOR_URL = "DELTAWORKS_COLLECTOR_URL"
 AWS_ENDPOINT = "DELTAWORKS_AWS_ENDPOINT"
 # Variables of the calling shell that would change the behaviour of the stack's processes.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
+#: A small stream with its own driver takes about 0.9 GB. Airflow, the servers and jobs take the rest.
+_OTHER_GIBIBYTES, _MIN_STREAM_SLOTS, _MAX_STREAM_SLOTS = 4, 6, 32
 _LOOPBACK = f"{HOST},localhost"
 
 
@@ -79,10 +81,25 @@ def stack_variables(
     variables[PIPELINES_VARIABLE] = selection
     variables |= webhook_variable(home)
     if with_broker:
-        variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
+        variables[KAFKA_BOOTSTRAP] = bootstrap_address(ports)
     if with_collector:
-        variables[COLLECTOR_URL] = f"http://{HOST}:{ports['collector']}"
+        variables[COLLECTOR_URL] = collector_address(ports)
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)
+
+
+def stream_slots(memory_bytes: int) -> int:
+    """Returns how many streams may run at the same time on a machine: one per GiB beyond the other processes' share."""
+    return max(_MIN_STREAM_SLOTS, min(_MAX_STREAM_SLOTS, (memory_bytes >> 30) - _OTHER_GIBIBYTES))
+
+
+def bootstrap_address(ports: Mapping[str, int]) -> str:
+    """Returns the address of the stack's broker."""
+    return f"{HOST}:{ports['kafka']}"
+
+
+def collector_address(ports: Mapping[str, int]) -> str:
+    """Returns the URL of the stack's collector."""
+    return f"http://{HOST}:{ports['collector']}"
 
 
 def _search_path(java_home: Path) -> str:

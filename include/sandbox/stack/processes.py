@@ -24,7 +24,7 @@ _KINDS = tuple(
     for pattern, kind in (
         (r"supervisor\.supervisord", "supervisor"),
         (r"sandbox\.servers\.moto_server", "moto"),
-        (r"deltaworks\.alerts\.deadman", "deadman"),
+        (r"deltaworks\.alerts\.deadman|sandbox\.stack\.companion", "deadman"),
         (r"-m deltaworks\.cli collect\b", "collector"),
         (r"java.*s3proxy", "s3proxy"),
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),

@@ -39,11 +39,8 @@ def create_sources(home: StackHome, progress: Callable[[str], None]) -> None:
         progress(f"Put sample IP databases with generated networks: {', '.join(databases)}")
     bootstrap, topics = os.environ.get(KAFKA_BOOTSTRAP), declared_topics(home)
     if topics and bootstrap is None:
-        progress(
-            "Warning: a pipeline reads Kafka, but this stack was started without a broker. Run `deltaworks "
-            "down`, then `up`."
-        )
-    elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
+        progress("Warning: a pipeline reads Kafka, but this stack was started without a broker. Run `deltaworks up`.")
+    elif bootstrap is not None and topics and (created := create_topics(bootstrap, topics)):
         progress(f"Created topics: {', '.join(created)}")
 
 

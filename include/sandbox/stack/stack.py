@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -9,17 +10,25 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
+import psutil
+
 from deltaworks.build.jars import ensure_jars
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.verdicts import STARTED_AT_VARIABLE
 from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.specs.shares import STREAM_SLOTS_VARIABLE
 from sandbox.airflow.settings import AirflowHome
 from sandbox.stack.declared_topics import declared_collector, declared_topics
 from sandbox.stack.environment import (
     COLLECTOR_URL,
     KAFKA_BOOTSTRAP,
+    bootstrap_address,
+    collector_address,
     loaded_env,
     process_environment,
     read_env,
     stack_variables,
+    stream_slots,
     write_env,
 )
 from sandbox.stack.home import StackHome
@@ -67,7 +76,7 @@ def up(
     variables: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> StackAddresses:
-    """Starts the stack and waits until all programs are healthy. Does not change a running stack.
+    """Starts the stack and waits until all programs are healthy. A running stack gets what its pipelines need by now.
 
     Continues from the last `down`: with the same addresses, lake, landed objects, queues, streams and Airflow history.
     Resumes what `down` paused.
@@ -88,7 +97,10 @@ def up(
     with stack_lock(home):
         supervisor = Supervisor(home)
         already_running = supervisor.pid() is not None
-        if not already_running:
+        if already_running:
+            with loaded_env(home):
+                _add_missing(home, supervisor, progress)
+        else:
             _prepare(home, supervisor, progress, pipelines, variables or {})
         addresses = _addresses(home, already_running=already_running)
         _start_programs(home, supervisor, progress)
@@ -128,12 +140,64 @@ def _prepare(
         with_collector=collector is not None,
         pipelines=pipelines,
     )
-    write_env(home, {**variables, **own_variables})
+    slots = os.environ.get(STREAM_SLOTS_VARIABLE) or str(stream_slots(psutil.virtual_memory().total))
+    start = {STARTED_AT_VARIABLE: iso_now(), STREAM_SLOTS_VARIABLE: slots}
+    write_env(home, {**variables, **start, **own_variables})
     programs = stack_programs(
         home, ports=ports, keys=keys, with_broker=with_broker, collector=collector, progress=progress
     )
     progress("Starting the process supervisor")
-    supervisor.launch(programs, environment=process_environment(home))
+    # Always set, because a pipeline that needs the broker may be declared while the stack runs.
+    broker = {KAFKA_BOOTSTRAP: bootstrap_address(ports)}
+    supervisor.launch(programs, environment=process_environment(home) | broker)
+
+
+def add_programs(*, home: StackHome | None = None, progress: Progress = no_progress) -> tuple[str, ...]:
+    """Adds to a running stack the broker and collector that pipelines need since its start, and creates their sources.
+
+    Idempotent. Addresses and the pipelines to run come from this process's environment variables, as in a program of
+    the stack. Returns the added programs.
+
+    Raises:
+        ConcurrencyError: STACK_BUSY.
+        DeltaworksError: PROGRAM_FAILED.
+    """
+    home = home or StackHome.default()
+    with stack_lock(home):
+        supervisor = Supervisor(home)
+        if supervisor.pid() is None:
+            return ()
+        added = _add_missing(home, supervisor, progress)
+        checks = HealthChecks(load_state(home).ports, load_or_create_secrets(home.secrets_file))
+        stores = _select_programs(added, STORES)
+        _start(home, supervisor, checks, stores, seconds=_STORES_SECONDS, progress=progress)
+        create_sources(home, progress)
+        others = [name for name in added if name not in STORES]
+        _start(home, supervisor, checks, others, seconds=_STORES_SECONDS, progress=progress)
+    return added
+
+
+def _add_missing(home: StackHome, supervisor: Supervisor, progress: Progress) -> tuple[str, ...]:
+    present, collector = supervisor.programs(), declared_collector(home)
+    needed = {KAFKA: bool(declared_topics(home)), COLLECTOR: collector is not None}
+    missing = tuple(name for name, is_needed in needed.items() if is_needed and name not in present)
+    if not missing:
+        return ()
+    ports, variables = load_state(home).ports, read_env(home)
+    variables |= {KAFKA_BOOTSTRAP: bootstrap_address(ports)} if KAFKA in missing else {}
+    variables |= {COLLECTOR_URL: collector_address(ports)} if COLLECTOR in missing else {}
+    programs = stack_programs(
+        home,
+        ports=ports,
+        keys=load_or_create_secrets(home.secrets_file),
+        with_broker=needed[KAFKA] or KAFKA in present,
+        collector=collector,
+        progress=progress,
+    )
+    progress(f"Adding {', '.join(missing)}")
+    supervisor.add(programs, missing)
+    write_env(home, variables)
+    return missing
 
 
 def reject_leftovers(home: StackHome) -> None:

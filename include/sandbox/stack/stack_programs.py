@@ -31,7 +31,7 @@ API_SERVER = "airflow-apiserver"
 SCHEDULER = "airflow-scheduler"
 DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
-#: The dead man's switch, which watches the health check from outside Airflow.
+#: The dead man's switch, which watches the health check from outside Airflow, and adds programs for new pipelines.
 DEADMAN = "deadman"
 #: Receives events over HTTP. Only in a stack with a collector that feeds one of its pipelines.
 COLLECTOR = "collector"
@@ -90,7 +90,7 @@ def stack_programs(
         Program(S3PROXY, lake.argv),
         *((_broker(home, ports, progress),) if with_broker else ()),
         *((_collector(home, ports, collector),) if collector is not None else ()),
-        Program(DEADMAN, (python, "-m", "deltaworks.alerts.deadman", "--every", "30")),
+        Program(DEADMAN, (python, "-m", "sandbox.stack.companion")),
         *(
             Program(name, (python, "-m", "sandbox.airflow.component", *arguments), seconds)
             for name, (arguments, seconds) in airflow.items()

@@ -139,6 +139,19 @@ class Supervisor:
                 hint=f"Read {self._home.logs / 'supervisord.log'}.",
             )
 
+    def add(self, programs: Sequence[Program], names: Sequence[str]) -> None:
+        """Adds programs to a running supervisor, without starting them. Others are not touched. Idempotent.
+
+        Args:
+            programs: all programs, for the configuration.
+            names: the programs to add.
+        """
+        self._home.supervisor_config.write_text(render_config(self._home, programs))
+        self._rpc.reloadConfig()
+        for name in names:
+            with _allowing_fault_codes(Faults.ALREADY_ADDED):
+                self._rpc.addProcessGroup(name)
+
     def programs(self) -> dict[str, ProgramState]:
         """Returns all programs by name; empty if the supervisor is not running."""
         try:

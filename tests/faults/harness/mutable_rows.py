@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.mutations.requests import RENAME_OPERATIONS
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
+from deltaworks.specs.mutation import RENAME_OPERATIONS
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import declare_table
 from tests.faults.harness.fault_project import FaultProject

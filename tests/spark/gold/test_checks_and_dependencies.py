@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
+from deltaworks.tables.lake import Lake
 from tests.spark.gold.shop_data import SHOP, event
 
 # `weekly` is declared before its input.
@@ -69,10 +71,40 @@ def test_tables_are_built_in_order_and_published_only_if_checks_pass(
     assert {row["n"] for row in shop.rows("shop", "others")} >= {5}, "the other table is"
 
 
+def test_a_backfill_of_a_date_without_events_publishes_nothing(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    shop = make_project({"shop": (SHOP + GOLD, SQL)})
+    shop.append("shop", "events", [event(0, "a"), event(2, "c")])
+    rebuild_gold(spark, shop.catalog, "shop")
+    before = shop.rows("shop", "daily")
+    first, empty = dt.date(2025, 3, 1), dt.date(2025, 3, 2)
+
+    for dates in ({empty}, {first, empty}):
+        result = rebuild_gold(spark, shop.catalog, "shop", dates=frozenset(dates))
+        assert all(table.checks_passed for table in result.tables)
+
+    assert sorted(map(str, shop.rows("shop", "daily"))) == sorted(map(str, before))
+
+
+def test_a_backfill_that_would_empty_a_published_date_fails(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    shop = make_project({"shop": (SHOP + GOLD, SQL)})
+    shop.append("shop", "events", [event(0, "a"), event(2, "c")])
+    rebuild_gold(spark, shop.catalog, "shop")
+    events = Lake(shop.catalog.environment.lake).open(paths.table("shop", "events"))
+    assert events is not None
+    events.delete()
+
+    with pytest.raises(ContractError, match="0 rows where at least 1 are expected"):
+        rebuild_gold(spark, shop.catalog, "shop", dates=frozenset({dt.date(2025, 3, 1)}))
+
+
 def test_without_checks_invalid_answers_are_published(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_build, "failed_checks", lambda *_: [])
+    monkeypatch.setattr(table_build, "failed_checks", lambda *_, **__: [])
     shop = make_project({"shop": (SHOP + GOLD, SQL)})
     shop.append("shop", "events", [event(0, "a", None)])
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.gold import event_keys
+from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
+from deltaworks.gold import event_keys, table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.input_views import BUILT_FROM, InputViews, pin_inputs, view_name
 from deltaworks.gold.parts import Part
@@ -122,6 +122,41 @@ def test_a_build_planned_before_another_commit_fails(
             build_table(spark, traffic.lake, spec, slow, views)
 
     assert (traffic.answer(MINUTES) == newer) is numbered
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_of_two_builds_at_once_by_sparks_writer_one_is_overtaken(
+    spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    traffic.land([request(1, "a")])
+    if exists:
+        traffic.build(MINUTES)
+        traffic.land([request(1.1, "b")])
+    write, both = table_build._write, threading.Barrier(2)
+
+    def write_together(*arguments: Any, **options: Any) -> None:
+        both.wait(60)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(table_build, "write_small_answer", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_build, "create_small_table", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_build, "_write", write_together)
+    errors: list[DeltaworksError] = []
+
+    def build(session: SparkSession) -> None:
+        try:
+            rebuild_gold(session, traffic.catalog, "traffic", tables=[MINUTES], full=True)
+        except DeltaworksError as error:
+            errors.append(error)
+
+    builders = [threading.Thread(target=build, args=(session,)) for session in (spark, spark.newSession())]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join()
+
+    assert [error.condition for error in errors] == ["GOLD_OVERTAKEN"]
+    traffic.holds(MINUTES)
 
 
 def test_a_repinned_input_is_read_again(spark: SparkSession, traffic: SparkTraffic) -> None:

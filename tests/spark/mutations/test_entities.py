@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.cli.mutations import ENTITY_COLUMNS, OutputFormat, print_rows, resolved_entities, resolved_intervals
-from deltaworks.mutations.request_file import RequestFile, read_request_file
+from deltaworks.mutations.request_file import RequestFile, read_request_file, resolve_small_entities
 from tests.shared_data import SHARED_DATA
+from tests.spark.mutations.cases import frame, generated
 
 RENAMES = SHARED_DATA / "id_mutations"
 published = pytest.mark.skipif(not RENAMES.is_dir(), reason=f"the published renames are not at {RENAMES}")
@@ -106,3 +107,14 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
     print_rows(rows, tuple(rows[0]), OutputFormat.JSON, printed)
     assert json.loads(printed.getvalue()) == rows
     assert (rows[0]["valid_from"], rows[0]["deleted"]) == (None, True)
+
+
+def test_small_files_resolve_without_spark_as_with_it(spark: SparkSession) -> None:
+    requests = frame(spark, generated(300, start=5))
+    file = RequestFile(requests=requests.toArrow(), original_times=(), ignored_columns=())
+
+    def rows_of(frames: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        return sorted((tuple(str(row[name]) for name in names) for row in frames), key=str)
+
+    small = rows_of(resolve_small_entities(file.requests), ENTITY_COLUMNS)
+    assert small == rows_of(resolved_entities(spark, file), ENTITY_COLUMNS)

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun
+from deltaworks.errors import ContractError
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.scaffolding.pipeline_yaml import infer_pipeline, write_pipeline
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
@@ -83,3 +84,30 @@ def test_every_event_of_a_file_is_in_the_inferred_tables(
     rest = answer(f"SELECT _rescued FROM {NAME}.other_events WHERE event_name LIKE 'order.%'")
     rare = sum(Decimal(json.loads(str(text))["payload"]["order"]["amount"]) for (text,) in rest)
     assert (Decimal(str(money)) + rare) * 100 == sent.order_cents
+
+
+def test_every_edit_is_safe_until_a_table_has_a_row(
+    spark: SparkSession, make_project: Callable[..., Project], tmp_path: Path
+) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text('{"time": "2026-03-01T12:00:00Z", "level": 7, "rank": 1}\n')
+    root = make_project({}).root
+    path = write_pipeline(load_catalog(root=root), infer_pipeline(load_catalog(root=root), [str(file)], name=NAME))
+    IngestRun(spark, load_catalog(root=root), NAME, parts=STREAM_PARTS, available_now=True).run()
+
+    text = path.read_text()
+    edited = text.replace("{name: level, path: level, type: long}", "{name: level, path: rank, type: double}")
+    assert edited != text
+    path.write_text(edited)
+    catalog = load_catalog(root=root)
+    source = require_file_source(catalog.pipeline(NAME))
+    store = landing_store(catalog.environment.landing.with_bucket(source.bucket))
+    land(find_inputs([str(file)]), source, store, object_bytes=256 << 10)
+    announce(catalog)
+    IngestRun(spark, catalog, NAME, parts=STREAM_PARTS, available_now=True).run()
+
+    connection, _ = connect(catalog)
+    assert connection.execute(f"SELECT level, typeof(level) FROM {NAME}.{NAME}").fetchall() == [(1.0, "DOUBLE")]
+    path.write_text(text)
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        IngestRun(spark, load_catalog(root=root), NAME, parts=STREAM_PARTS, available_now=True).run()

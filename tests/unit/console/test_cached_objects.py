@@ -104,7 +104,7 @@ def test_a_hanging_storage_delays_the_first_request_up_to_its_limit(storage: Sto
     keys = [f"k{number}/heartbeat.json" for number in range(100)]
     cache.reader().fetch(keys)
     reader = cache.reader()
-    with pytest.raises(TransientError, match="has not answered yet"):
+    with pytest.raises(TransientError, match="NOT_READ_YET"):
         reader.get("k0/heartbeat.json")
     storage.answers.set()
 

@@ -168,10 +168,11 @@ def test_a_result_that_does_not_fit_the_chart_fails_the_panel(shown: PanelAnswer
 
 
 def test_missing_rows_and_tables_are_no_failures() -> None:
-    text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), missing_tables=("orders",)))
+    missing = {"missing_tables": ("orders",), "next_step": "Start the stream."}
+    text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), **missing))
 
     assert "No rows in this time range." in text
-    assert "No data: table orders does not exist yet." in text
+    assert "No data: table orders does not exist yet. Start the stream" in text
     assert "failed" not in Tags(text).text
 
 

@@ -30,6 +30,7 @@ from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.table_swap import recreate_table
 from deltaworks.testing import local_lake, pipeline_spec
 from tests.examples import examples
+from tests.unit.tables.log_model import drop_statistics
 
 NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
 Ids = Sequence[str]
@@ -177,6 +178,18 @@ def test_ids_above_the_limit_skip_the_oldest_files_and_are_recorded(tmp_path: Pa
 
     assert shop.flags()[-2:] == [("a", False), ("d", True)]
     assert shop.facts == {"duplicates_left_out_events": 1}
+
+
+def test_ids_that_the_log_does_not_count_are_limited_too(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, spec(7, max_ids=2))
+    shop.land([["a", "b"]])
+    shop.land([["c", "d"]], NOW + dt.timedelta(days=1))
+    drop_statistics(shop.lake, paths.table("shop", "events"))
+
+    shop.tables.open()
+    window = shop.windows(NOW + dt.timedelta(days=1))["events"]
+
+    assert ([file.rows for file in window.files], window.skipped_files) == ([2], 1)
 
 
 def test_ids_of_removed_rows_are_dropped_from_a_workers_cache(shop: Shop) -> None:

@@ -17,6 +17,7 @@ from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import TableState, read_commits, state_at
 from deltaworks.testing import local_lake
+from tests.unit.tables.log_model import drop_statistics
 
 KEY, START = "tables/pulse/hourly", dt.datetime(2026, 3, 1, 22, tzinfo=dt.UTC)
 SCHEMA = pa.schema(
@@ -133,3 +134,10 @@ def test_many_rows_are_left_to_spark(hourly: Hourly, monkeypatch: pytest.MonkeyP
 def test_groups_by_floating_point_are_left_to_spark(tmp_path: Path) -> None:
     hourly = Hourly(tmp_path, SCHEMA.set(2, pa.field("event_name", pa.float64())))
     assert not hourly.merge({(0, 1.5): 2}, 0), "no value of them is sure to be found again"
+
+
+def test_counts_beside_files_of_unknown_length_are_merged_by_spark(hourly: Hourly) -> None:
+    assert hourly.merge({(0, "a"): 1}, 1)
+    drop_statistics(hourly.lake, KEY)
+
+    assert not hourly.merge({(0, "a"): 2}, 2)

@@ -278,7 +278,9 @@ def test_events_read_and_rejected_are_recorded_for_the_health_check(tmp_path: Pa
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, throughput=ThroughputWriter(objects, key))
     log.start()
     rejected = (("malformed", "", 7), ("type_mismatch", "level", 3))
-    log.add(dataclasses.replace(report(0), events=110, rows=200, quarantined=10, rejected=rejected))
+    log.add(
+        dataclasses.replace(report(0), events=110, rows=200, quarantined=2, quarantined_events=10, rejected=rejected)
+    )
     log.add(dataclasses.replace(report(1), events=5, rows=10, quarantined=0))
 
     log.close()

@@ -43,7 +43,8 @@ def parsed(
     assert all(row["_ingested_at"].timestamp() * 1e6 == read_us for row in rows["hooks"])
     reasons = [[(reason["code"], reason["path"]) for reason in row["reasons"]] for row in rows["quarantine"]]
     facts = parser.findings.ledger_entry()
-    of_times = {name: value for name, value in facts.items() if name not in ("events", "rejected", "rejected_events")}
+    counts = ("events", "quarantined_events", "rejected", "rejected_events")
+    of_times = {name: value for name, value in facts.items() if name not in counts}
     return [row["event_time"] for row in rows["hooks"]], reasons, of_times
 
 

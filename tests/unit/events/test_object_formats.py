@@ -66,7 +66,7 @@ class TestFieldLines:
 
     def test_names_are_declared_where_there_are_none(self) -> None:
         options = {"format": "tsv", "tsv": {"columns": ["a", "b"], "null_values": ["", "-"]}}
-        assert read(b"#\n1\t2\n\t3\n", **options) == [{"a": "1", "b": "2"}, {"b": "3"}]
+        assert read(b"#\n1\t2\n\t3\n", **options) == [None, {"a": "1", "b": "2"}, {"b": "3"}]
         with pytest.raises(ConversionError, match="no #Fields line"):
             read(b"1\t2\n", format="tsv")
 
@@ -532,6 +532,7 @@ def test_unreadable_objects_are_counted_and_missing_ones_named() -> None:
         "objects_rejected": {"object_empty": 2, "object_missing": 4},
         "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
         "events": 6,
+        "quarantined_events": 6,
         "rejected": [["object_missing", "", 4], ["object_empty", "", 2]],
         "rejected_events": [["object_missing", "", 4], ["object_empty", "", 2]],
     }

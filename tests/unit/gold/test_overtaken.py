@@ -196,3 +196,25 @@ def test_a_requested_build_fails_if_overtaken(
     gold.meanwhile = lambda: None
     gold.build(table)
     gold.traffic.holds(table)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "io.delta.exceptions.ConcurrentTransactionException: [DELTA_CONCURRENT_TRANSACTION] a concurrent update",
+        "io.delta.exceptions.ConcurrentAppendException: [DELTA_CONCURRENT_APPEND] Files were added to partition",
+        "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED]",
+        "io.delta.exceptions.ProtocolChangedException: [DELTA_PROTOCOL_CHANGED]",
+    ],
+)
+def test_a_conflict_that_sparks_writer_reports_is_an_overtaken_build(
+    gold: Overtaken, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def conflict(*arguments: object, **options: object) -> None:
+        raise RuntimeError(f"An error occurred while calling o12.save.\n: {text}\n\tat org.apache.spark.sql…")
+
+    monkeypatch.setattr(table_build, "write_small_answer", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_build, "_write", conflict)
+
+    with pytest.raises(ConcurrencyError, match="GOLD_OVERTAKEN"):
+        gold.build(TREND)

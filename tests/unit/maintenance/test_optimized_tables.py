@@ -87,8 +87,13 @@ def test_a_layout_is_declared_or_read_from_disk(catalog: Catalog, lake: Lake) ->
     assert read_layout(lake, "shop", tables["daily"]).date_columns == ("event_date",)
 
 
-def test_an_unknown_table_is_rejected_with_the_known_ones(catalog: Catalog) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"), [("dayly", "Did you mean 'daily'?"), ("zzz", "orders, pulse, daily, quarantine")]
+)
+def test_an_unknown_table_is_rejected_with_the_nearest_or_the_known_ones(
+    catalog: Catalog, name: str, hint: str
+) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN") as refused:
-        select_tables(catalog.pipeline("shop"), ["dayly"])
+        select_tables(catalog.pipeline("shop"), [name])
 
-    assert "orders, pulse, daily, quarantine" in refused.value.hint
+    assert hint in refused.value.hint

@@ -241,3 +241,17 @@ def test_a_reader_at_a_lost_version_holds_without_a_time(
         Path(lake.storage.prefix, KEY, "_delta_log", f"{version:020d}.json").unlink()
 
     assert [hold.since for hold in found()] == [None]
+
+
+@pytest.mark.parametrize("info", [None, {}, {"timestamp": None}, {"timestamp": 0}])
+def test_a_reader_at_a_version_that_records_no_time_holds_without_a_time(
+    found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects, info: dict[str, Any] | None
+) -> None:
+    PipelineHome(objects, "shop").readers.pin("orders", reader="late", version=1, hours=1)
+    path = Path(lake.storage.prefix, KEY, "_delta_log", f"{1:020d}.json")
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    others = [action for action in actions if "commitInfo" not in action]
+    path.write_text("\n".join(json.dumps(action) for action in ({"commitInfo": info}, *others)))
+
+    # The storage may have received the commit later, so this is no time up to which files can go.
+    assert [hold.since for hold in found()] == [None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltaworks.control.provenance import user_metadata
 from deltaworks.mutations.bounds import Arrivals, last_version_within, read_arrivals
 from deltaworks.testing import local_lake
+from tests.unit.tables.log_model import drop_statistics
 
 KEY = "tables/crm/activities"
 TYPES = {"org_id": "string", "_batch_id": "long"}
@@ -95,3 +98,37 @@ def test_a_batch_takes_complete_commits_up_to_its_bound_and_at_least_one(log: Lo
     assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=5) == 1
     assert last_version_within(log.lake, KEY, after=1, up_to=3, max_rows=100) == 3
     assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=1) == 0
+
+
+def test_rows_that_the_log_does_not_count_are_counted_in_the_files(log: Log) -> None:
+    for batch in range(4):
+        log.append(batch, "acme", "acme", "acme")
+    drop_statistics(log.lake, KEY)
+
+    assert log.came(-1).rows == 12
+    assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=6) == 1
+    assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=2) == 0
+
+
+def test_a_commit_whose_rows_cannot_be_counted_fills_a_batch(log: Log) -> None:
+    for batch in range(4):
+        log.append(batch, "acme")
+    drop_statistics(log.lake, KEY)
+    for path in Path(log.uri).rglob("*.parquet"):
+        path.unlink()
+
+    assert last_version_within(log.lake, KEY, after=-1, up_to=3, max_rows=100) == 0
+
+
+@pytest.mark.parametrize("info", [{}, {"commitInfo": {"timestamp": None}}])
+def test_requests_of_a_commit_without_time_are_as_old_as_their_files(log: Log, info: dict[str, Any]) -> None:
+    log.append(1, "acme")
+    path = Path(log.uri, "_delta_log", f"{0:020d}.json")
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    (added,) = (action["add"] for action in actions if "add" in action)
+    others = [action for action in actions if "commitInfo" not in action]
+    path.write_text("".join(json.dumps(action) + "\n" for action in (info, *others) if action))
+
+    first_at = log.came(-1).first_at
+    assert first_at is not None
+    assert int(first_at.timestamp() * 1000) == added["modificationTime"]

@@ -33,11 +33,14 @@ def parsed(*arguments: str) -> ReprocessRequest | None:
         (["--batches", "10-20"], Selection(batches=(10, 20))),
         (["--batches", "7"], Selection(batches=(7, 7))),
         (["--files", "a.json,b/*.gz"], Selection(files=("a.json", "b/*.gz"))),
-        (["--events", "2026-01-01..2026-01-02"], Selection(events=("2026-01-01", "2026-01-02"))),
+        (
+            ["--events", "2026-01-01..2026-01-02"],
+            Selection(events=("2026-01-01T00:00:00+00:00", "2026-01-03T00:00:00+00:00")),
+        ),
         (["--offsets", "t/0/5-9,t/1/3-"], Selection(offsets=("t/0/5-9", "t/1/3-"))),
         (
             ["--arrived", "2026-01-01T10:00..2026-01-01T11:00"],
-            Selection(arrived=("2026-01-01T10:00", "2026-01-01T11:00")),
+            Selection(arrived=("2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00")),
         ),
         (["--from-start"], Selection(from_start=True)),
     ],
@@ -77,7 +80,16 @@ def test_files_may_be_listed_in_a_file(tmp_path: Path) -> None:
         parsed("--file-list", str(tmp_path / "other.txt"))
 
 
-@pytest.mark.parametrize("wrong", [{"batches": "a-b"}, {"events": "2026"}, {"batches": "1", "from_start": True}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batches": "a-b"},
+        {"batches": "3-2"},
+        {"events": "2026"},
+        {"arrived": "2026-01-02..2026-01-01"},
+        {"batches": "1", "from_start": True},
+    ],
+)
 def test_invalid_selections_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         build_request(ReprocessOptions(**wrong))

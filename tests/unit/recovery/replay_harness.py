@@ -50,8 +50,10 @@ class ReplayHarness:
     def catalog(self, spec: PipelineSpec) -> Catalog:
         return Catalog(environment=self.environment, relays={}, pipelines={spec.pipeline: spec}, root=self.landing)
 
-    def ingest(self, spec: PipelineSpec, *bodies: bytes, named: str = "k") -> None:
-        """Land the bodies as objects whose keys begin so, and their rows as one batch, at ARRIVED_US."""
+    def ingest(self, spec: PipelineSpec, *bodies: bytes, named: str = "k", lost: bool = False) -> None:
+        """Land the bodies as objects whose keys begin so, and their rows as one batch, at ARRIVED_US. Lost ones are
+        deleted before they are read.
+        """
         events = []
         for body in bodies:
             self.seq += 1
@@ -64,6 +66,8 @@ class ReplayHarness:
         log_key = file_events_key("landing")
         append_rows(self.lake, log_key, events, number=self.batch + 1, schema=FILE_EVENT_SCHEMA)
         self.events += events
+        for event in events if lost else ():
+            (self.landing / event["key"]).unlink()
         self.read(spec, events)
 
     def read_from_the_start(self, spec: PipelineSpec, *, generation: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,25 +16,29 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import Ledger
-from deltaworks.engine.recovery import open_batch_processor
+from deltaworks.engine.recovery import check_spec, open_batch_processor
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import StartOverResult, start_over
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.lake import Lake
 from tests.crashes import Crash, crash_at
-from tests.unit.engine.hold_harness import TABLES, Harness
+from tests.unit.engine.hold_harness import TABLES, Harness, declared
+from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_struct
 
 ALL = (*TABLES, "quarantine")
 POINTS = ("planned", *(f"recreated:{name}" for name in ALL), "replays", "ledger", "spec", "begun")
 
 
-def land(stage: Harness, *batches: int) -> None:
+def land(stage: Harness, *batches: int, **options: Any) -> None:
     """Land batches in generation 1 and note the declaration they were landed with, as a stream does."""
     processor = stage.processor()
     PipelineHome(stage.objects, "shop").specs.record_start(stage.catalog().pipeline("shop"), owner_epoch=stage.epoch)
     PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
     for batch_id in batches:
-        stage.land(processor, batch_id)
+        stage.land(processor, batch_id, **options)
 
 
 def over(stage: Harness, fault: str = "none", **options: int) -> StartOverResult:
@@ -45,7 +51,9 @@ def start(stage: Harness) -> None:
     stage.epoch = lease.acquire(wait_seconds=5)
     try:
         catalog = stage.catalog()
-        PipelineHome(stage.objects, "shop").specs.check(catalog.pipeline("shop"))
+        home = PipelineHome(stage.objects, "shop")
+        if check_spec(stage.lake, home, catalog.pipeline("shop")):
+            start_over(catalog, "shop", dry_run=False, max_rows=0, lease=lease)
         open_batch_processor(None, catalog, catalog.pipeline("shop"), stage.objects, lease=lease, epoch=stage.epoch)
     finally:
         lease.release()
@@ -85,6 +93,65 @@ def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_t
     }
     ledger = Ledger(stage.lake, "shop", 2)
     assert ledger.last_completed() == 5
+
+
+@pytest.mark.parametrize("batches", [(), (0, 1)])
+@pytest.mark.parametrize(("kind", "path"), [("string", "level"), ("int", "rank"), ("array<int>", "rank")])
+def test_every_edit_is_safe_before_the_first_row(
+    stage: Harness, batches: tuple[int, ...], kind: str, path: str
+) -> None:
+    land(stage, *batches, tables=())
+    edit(stage, kind, path)
+
+    start(stage)
+    processor = stage.processor(generation=2)
+    stage.land(processor, len(batches), generation=2)
+
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    level = next(field for field in arrow_schema(stage.spec.table("orders").column_types()) if field.name == "level")
+    assert table.schema().to_arrow().field("level").type == level.type
+    assert PipelineHome(stage.objects, "shop").specs.current() == stage.catalog().pipeline("shop")
+    assert stage.landed("orders") == stage.expected(len(batches))
+    edit(stage, "double", "rank")
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        start(stage)
+
+
+@pytest.mark.parametrize("state", ["prepared", "landed", "emptied", "another_table", "quarantine"])
+def test_no_edit_of_types_is_safe_once_a_table_had_a_row(stage: Harness, state: str) -> None:
+    tables = {"another_table": ("logins",), "quarantine": ("quarantine",)}.get(state, (*TABLES, "quarantine"))
+    land(stage, *(() if state == "prepared" else (0,)), tables=tables)
+    if state == "prepared":
+        stage.prepare(0)
+    if state == "emptied":
+        for name in ALL:
+            table = stage.lake.open(paths.table("shop", name))
+            assert table is not None
+            table.delete()
+    stage.declare(orders="string")
+
+    with pytest.raises(ContractError, match="SPEC_CHANGE_UNSAFE"):
+        start(stage)
+
+
+def test_another_path_is_safe_while_only_quarantine_has_rows_and_they_stay(stage: Harness) -> None:
+    land(stage, 0, tables=("quarantine",))
+    edit(stage, "int", "rank")
+
+    start(stage)
+
+    assert PipelineHome(stage.objects, "shop").generations.current() == 1
+    assert stage.landed("quarantine") == stage.expected(0)
+
+
+def edit(stage: Harness, kind: str, path: str) -> None:
+    """Gives the column of `orders` another type and path."""
+    changed = declared(orders=kind)
+    for table in changed["tables"]:
+        if table["name"] == "orders":
+            table["columns"] = [{"name": "level", "path": path, "type": kind}]
+    stage.spec = PipelineSpec.model_validate(changed)
 
 
 def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: Harness) -> None:
@@ -199,6 +266,25 @@ def test_more_rows_than_were_said_are_never_given_up(stage: Harness, max_rows: i
         start_over(stage.catalog(), "shop", dry_run=False, max_rows=max_rows)
 
     assert stage.landed("orders") == stage.expected(0, 1)
+
+
+@pytest.mark.parametrize("change", [drop_statistics, keep_statistics_as_struct])
+def test_rows_that_the_log_does_not_count_are_given_up_only_within_the_bound(
+    stage: Harness, change: Callable[[Lake, str], None]
+) -> None:
+    land(stage, 0, 1)
+    counted = start_over(stage.catalog(), "shop").rows
+    for name in ("orders", "clicks"):
+        change(stage.lake, paths.table("shop", name))
+
+    assert start_over(stage.catalog(), "shop").rows == counted > 0
+    with pytest.raises(ConfigError, match="START_OVER_TOO_LARGE"):
+        start_over(stage.catalog(), "shop", dry_run=False, max_rows=counted - 1)
+    for path in (stage.root / "lake" / paths.table("shop", "orders")).rglob("*.parquet"):
+        path.write_bytes(b"torn")
+    if change is drop_statistics:
+        with pytest.raises(ContractError, match="ROWS_UNKNOWN"):
+            start_over(stage.catalog(), "shop", dry_run=False, max_rows=1_000)
 
 
 def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage: Harness) -> None:

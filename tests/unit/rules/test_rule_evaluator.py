@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from deltaworks.alerts.raising import read_alert
+from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.rules import rule_alerts, rule_evaluator
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import RuleState
+from deltaworks.tables.lake import Lake
 from tests.unit.rules.rule_harness import RATE, START, RuleHarness, minute_row, rules_project
 
 BAD, WELL = 0.2, 0.01
@@ -168,6 +170,33 @@ def _telling(stored: object) -> rule_evaluator.AlertEvent:
         summary="again",
         detail=dict(stored.detail),  # type: ignore[attr-defined]
     )
+
+
+def test_a_rule_waits_silently_for_the_first_row_of_its_table(harness: RuleHarness) -> None:
+    harness.append_rows([])
+    for minute in (0, 60, 10_000):
+        harness.evaluate_at(minute)
+
+    assert harness.sent("RULE_UNKNOWN") == []
+    assert harness.state().problem == "errors_minute (gold) has no rows yet"
+
+    harness.append_rates([WELL] * 6, first=10_000)
+    harness.evaluate_at(10_005 + LAG)
+    assert harness.state().problem == ""
+    harness.evaluate_at(10_020)
+    assert harness.sent("RULE_UNKNOWN") == [("raised", "shop.rate")]
+
+
+def test_a_table_that_lost_its_rows_raises_rule_unknown(harness: RuleHarness) -> None:
+    harness.append_rates([WELL] * 6)
+    harness.evaluate_at(5 + LAG)
+    table = Lake(harness.catalog.environment.lake).open(paths.table("shop", "errors_minute"))
+    assert table is not None
+    table.delete()
+
+    harness.evaluate_at(30)
+
+    assert harness.sent("RULE_UNKNOWN") == [("raised", "shop.rate")]
 
 
 def test_a_table_without_new_rows_raises_rule_unknown(harness: RuleHarness) -> None:

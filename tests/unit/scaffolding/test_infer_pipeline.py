@@ -271,6 +271,8 @@ def test_the_declaration_explains_its_choices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrap",
     [
+        lambda events: [{"body": event, "headers": {"host": "x"}, "requestId": "x"} for event in events],
+        lambda events: [{"body": event, "requestContext": {"time": AT}} for event in events],
         lambda events: [{"records": events}],
         lambda events: [{"body": json.dumps(event), "requestId": "x"} for event in events],
         lambda events: [{"body": json.dumps(events)}],
@@ -289,6 +291,112 @@ def test_a_list_in_an_event_is_not_a_wrapper(tmp_path: Path) -> None:
     pipeline = infer(write_lines(tmp_path, [{"at": AT, "items": [{"at": AT}]}] * 3))
 
     assert spec_of(pipeline).unwrap is None
+
+
+def test_an_object_among_other_fields_is_not_a_wrapper(tmp_path: Path) -> None:
+    pipeline = infer(write_lines(tmp_path, [{"user": {"created_at": AT}, "action": "login"}] * 3))
+
+    assert spec_of(pipeline).unwrap is None
+
+
+TIMES = {
+    "iso": [f"2026-03-01T12:00:{second:02}Z" for second in range(40)],
+    "iso_dates": [f"2026-03-{day:02}" for day in range(1, 29)],
+    "seconds": list(range(1_700_000_000, 1_700_000_040)),
+    "seconds_text": [str(second) for second in range(1_700_000_000, 1_700_000_040)],
+    "millis": list(range(1_700_000_000_000, 1_700_000_000_040)),
+    "pattern": [f"{day}/Mar/2026:12:00:00 +0000" for day in range(10, 29)],
+}
+
+
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("name", ["moment", "at"])
+def test_a_named_time_field_is_read_with_the_form_of_its_values(tmp_path: Path, times: str, name: str) -> None:
+    values = TIMES[times]
+
+    pipeline = infer(write_lines(tmp_path, [{"other": AT, name: value} for value in values]), time=name)
+
+    assert spec_of(pipeline).event.time.path == (name,)
+    assert not pipeline.quarantined
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        ("yes", {"time": "field"}),
+        (True, {"time": "field"}),
+        (1_700_000_000_000_000, {"time": "field"}),
+        (AT, {"time": "missing"}),
+        (AT, {"time": "field.inner"}),
+        (AT, {"time": "field", "time_format": "%d/%m/%Y"}),
+        ({"at": AT}, {"time": "field"}),
+        (None, {"time": "field"}),
+        (AT, {"type": "missing"}),
+    ],
+)
+def test_a_proposal_that_would_quarantine_every_event_is_rejected(
+    tmp_path: Path, value: Any, options: dict[str, str]
+) -> None:
+    file = write_lines(tmp_path, [{"field": value, "time": AT, "number": number} for number in range(160)])
+
+    with pytest.raises(ContractError) as caught:
+        infer(file, **options)
+
+    assert caught.value.condition == "SAMPLE_QUARANTINED"
+    assert "all 160 events" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("midnights", "name", "first"),
+    [
+        ("2026-03-{day:02}T00:00:00Z", "ts", 1_700_000_000),
+        ("2026-03-{day:02}T00:00:00Z", "event_epoch_ms", 1_700_000_000_000),
+        ("2026-03-{day:02}T00:00Z", "createdMillis", 1_700_000_000_000),
+        ("2026-03-{day:02} 00:00:00.000", "unix_time", 1_700_000_000),
+        ("{day:02}/Mar/2026 00:00:00", "at_seconds", 1_700_000_000),
+        ("{day:02}/Mar/2026 12:00:00 AM", "epoch", 1_700_000_000),
+    ],
+)
+@pytest.mark.parametrize("date_name", ["date", "a_day", "timestamp"])
+def test_a_time_of_day_is_chosen_before_midnights(
+    tmp_path: Path, midnights: str, name: str, first: int, date_name: str
+) -> None:
+    events = [{date_name: midnights.format(day=day), name: first + day} for day in range(10, 28)]
+
+    assert spec_of(infer(write_lines(tmp_path, events))).event.time.path == (name,)
+
+
+@pytest.mark.parametrize("day", [86_400, 86_400_000])
+def test_epoch_midnights_are_chosen_last(tmp_path: Path, day: int) -> None:
+    events = [
+        {"date": day * number, "updated": f"2026-03-01T12:00:{number % 60:02}Z"} for number in range(20_400, 20_420)
+    ]
+
+    assert spec_of(infer(write_lines(tmp_path, events))).event.time.path == ("updated",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metricType", "metric_name", "action", "message_type", "recordType", "activity_kind", "verb"],
+)
+def test_type_fields_are_found_by_common_names(tmp_path: Path, name: str) -> None:
+    events = [{"at": AT, name: ("cpu", "disk")[number % 2], "device_type": "b", "n": number} for number in range(40)]
+
+    assert spec_of(infer(write_lines(tmp_path, events))).event.name.path == name
+
+
+def test_only_rare_fields_are_called_rare(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = [{"at": AT, **{f"f{number}": number for number in range(50)}} for _ in range(100)]
+    events[0]["seldom"] = 1
+
+    text = infer(write_lines(tmp_path, events)).text.replace("\n    # ", " ")
+
+    assert "No column, rare: seldom." in text
+    assert "No column, beyond the 40 columns proposed for a table: f40, f41, f42" in text
+
+
+def test_a_new_pipeline_joins_a_group(tmp_path: Path) -> None:
+    assert spec_of(infer(write_lines(tmp_path, [{"at": AT}]))).stream_group == "small"
 
 
 def test_overrides_are_used(tmp_path: Path) -> None:

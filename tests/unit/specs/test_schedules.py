@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from croniter import croniter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.specs.schedules import PRESETS, schedule_problem
+from deltaworks.specs.schedules import PRESETS, next_run, schedule_problem
 
 
 @pytest.mark.parametrize(
@@ -80,3 +82,19 @@ def test_every_schedule_of_a_declaration_is_checked() -> None:
     ):
         with pytest.raises(ValidationError, match="cron expression"):
             TypeAdapter(model).validate_python({**rest, "schedule": "every 15 minutes"})
+
+
+NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("expression", "following"),
+    [
+        ("*/15 * * * *", "2026-03-01 12:15"),
+        ("@daily", "2026-03-02 00:00"),
+        ("@quarterly", "2026-04-01 00:00"),
+        ("0 4 * * 0", "2026-03-08 04:00"),
+    ],
+)
+def test_the_next_run_of_a_schedule(expression: str, following: str) -> None:
+    assert f"{next_run(expression, NOW):%Y-%m-%d %H:%M}" == following

@@ -131,11 +131,10 @@ def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
         checkpoint(lake, 0, [action], f"{0:020d}.checkpoint.{part:010d}.{2:010d}.parquet", {"parts": 2})
     in_parts = deleted_row_counts(lake, KEY, table, checkpoint={"version": 0, "parts": 2})
     checkpoint(lake, 0, [first], "_sidecars/s1.parquet", {})
-    checkpoint(lake, 0, [second], f"{0:020d}.checkpoint.u.parquet", {})
-    hint = {
-        "version": 0,
-        "v2Checkpoint": {"path": f"{0:020d}.checkpoint.u.parquet", "sidecarFiles": [{"path": "s1.parquet"}]},
-    }
+    sidecar = {"sidecar": {"path": "s1.parquet", "sizeInBytes": 1, "modificationTime": 1}}
+    checkpoint(lake, 0, [second, sidecar], f"{0:020d}.checkpoint.u.parquet", {})
+    # The hint need not list the sidecars.
+    hint = {"version": 0, "v2Checkpoint": {"path": f"{0:020d}.checkpoint.u.parquet"}}
     in_sidecars = deleted_row_counts(lake, KEY, table, checkpoint=hint)
 
     assert in_parts == in_sidecars == {"p=x%2520y/a.parquet": 2, "b": 5}
@@ -151,3 +150,13 @@ def test_a_log_with_a_gap_returns_none(lake: Lake) -> None:
     (log(lake) / f"{0:020d}.json").unlink()
 
     assert deleted_row_counts(lake, KEY, table, checkpoint=None) is None
+
+
+def test_the_number_of_marked_rows_is_unknown_while_the_named_checkpoint_is_missing(lake: Lake) -> None:
+    from deltaworks.tables.deletion_vectors import deleted_row_counts
+
+    created(lake)
+    table = lake.open(KEY)
+    assert table is not None
+
+    assert deleted_row_counts(lake, KEY, table, checkpoint={"version": 0}) is None

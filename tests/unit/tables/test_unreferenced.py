@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control.provenance import user_metadata
+from deltaworks.tables import protected_files
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.protected_files import table_retention_hours
+from deltaworks.tables.log import state_at
+from deltaworks.tables.protected_files import find_missing_files, table_retention_hours
 from deltaworks.tables.vacuum_candidates import count_unreferenced
 
 KEY = "tables/shop/events"
@@ -57,8 +59,37 @@ def test_a_large_table_is_not_listed(lake: Lake) -> None:
     assert count_unreferenced(lake, "tables/shop/none") is None
 
 
+@pytest.mark.parametrize("max_requests", [1_000, 0])
+def test_a_file_of_another_size_than_the_log_says_is_as_missing_as_one_that_does_not_exist(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, max_requests: int
+) -> None:
+    monkeypatch.setattr(protected_files, "_MAX_STAT_REQUESTS", max_requests)
+    fill(lake)
+    fill(lake)
+    files = state_at(lake, lake.objects, KEY).files
+    gone, broken, *_ = sorted(path for path, _vector in files)
+    assert find_missing_files(lake, KEY, files) == []
+
+    Path(lake.storage.prefix, KEY, gone).unlink()
+    Path(lake.storage.prefix, KEY, broken).write_bytes(b"not a Parquet file")
+    assert find_missing_files(lake, KEY, files) == [gone, broken]
+
+
 @pytest.mark.parametrize(
-    ("text", "hours"), [("interval 7 days", 168), ("interval 1 week", 168), ("interval 240 hours", 240), ("2 days", 48)]
+    ("text", "hours"),
+    [
+        ("interval 7 days", 168),
+        ("interval 1 week", 168),
+        ("interval 240 hours", 240),
+        ("2 days", 48),
+        ("interval 30 days 12 hours", 732),
+        ("INTERVAL 1 week 1 day 30 minutes", 193),
+        ("interval 90 minutes", 2),
+        ("interval 172800 seconds", 48),
+        ("interval 1 months", 744),
+        ("a fortnight", 878_400),
+        ("interval 30 days and 12 hours", 878_400),
+    ],
 )
 def test_the_retention_of_removed_files_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
     fill(lake, retention=text)

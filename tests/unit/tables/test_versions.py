@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -141,3 +142,111 @@ def test_if_the_newest_version_has_missing_files_too_a_check_is_advised(root: Pa
     assert error is not None
     assert "every later version" in error.message
     assert "tables check" in error.hint
+
+
+HOUR = 3600
+
+
+def set_commit_info(root: Path, version: int, info: dict[str, object] | None, *, stored_at: int | None = None) -> None:
+    """Replaces the `commitInfo` of a commit; None removes it. The storage receives it at `stored_at`."""
+    path = root / KEY / "_delta_log" / f"{version:020d}.json"
+    actions = [action for line in path.read_text().splitlines() if "commitInfo" not in (action := json.loads(line))]
+    path.write_text(
+        "\n".join(json.dumps(action) for action in ([] if info is None else [{"commitInfo": info}]) + actions)
+    )
+    if stored_at is not None:
+        os.utime(path, (START.timestamp() + stored_at,) * 2)
+
+
+def at(seconds: float) -> dt.datetime:
+    return START + dt.timedelta(seconds=seconds)
+
+
+def ms(seconds: float) -> int:
+    return int((START.timestamp() + seconds) * 1000)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        None,
+        {},
+        {"timestamp": None},
+        {"operation": "WRITE", "operationMetrics": None},
+        {"timestamp": 0},
+        {"timestamp": "yesterday"},
+        {"timestamp": 10**18},
+        {"timestamp": None, "operation": None, "engineInfo": None, "userMetadata": None},
+    ],
+)
+def test_a_commit_that_records_no_time_has_that_of_the_storage(root: Path, info: dict[str, object] | None) -> None:
+    for version in range(3):
+        set_commit_info(root, version, info, stored_at=version * HOUR)
+
+    found = versions(root)
+
+    assert [found.version_at(at(seconds)) for seconds in (0, HOUR - 1, HOUR, 2 * HOUR - 1, 3 * HOUR)] == [0, 0, 1, 1, 2]
+    with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
+        found.version_at(at(-1))
+
+
+@pytest.mark.parametrize("info", [None, {"timestamp": None}])
+def test_a_commit_without_time_is_no_younger_than_the_next_one_with_it(
+    root: Path, info: dict[str, object] | None
+) -> None:
+    # A copied log: the storage received all commits much later than they were made.
+    set_commit_info(root, 1, info, stored_at=100 * HOUR)
+
+    assert [versions(root).version_at(at(seconds)) for seconds in (0, 60, 119, 120, 500)] == [0, 0, 0, 2, 2]
+
+
+def test_the_first_and_the_last_commit_may_record_no_time(root: Path) -> None:
+    set_commit_info(root, 0, None, stored_at=100 * HOUR)
+    set_commit_info(root, 2, None, stored_at=HOUR)
+
+    assert [versions(root).version_at(at(seconds)) for seconds in (60, 61, HOUR - 1, HOUR)] == [1, 1, 1, 2]
+    with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
+        versions(root).version_at(at(59))
+
+
+def test_an_in_commit_timestamp_takes_precedence(root: Path) -> None:
+    for version, second in enumerate((10, 20, 30)):
+        # The clock of the writer is wrong; the in-commit timestamp is the one that readers agree on.
+        info = {"timestamp": ms(HOUR - version), "inCommitTimestamp": ms(second)}
+        set_commit_info(root, version, info, stored_at=5 * HOUR)
+
+    assert [versions(root).version_at(at(seconds)) for seconds in (10, 19, 20, 30, HOUR)] == [0, 0, 1, 2, 2]
+
+
+def test_in_commit_timestamps_may_begin_in_the_middle_of_a_log(root: Path) -> None:
+    set_commit_info(root, 2, {"timestamp": ms(3 * HOUR), "inCommitTimestamp": ms(90)})
+
+    assert [versions(root).version_at(at(seconds)) for seconds in (59, 60, 89, 90, 4 * HOUR)] == [0, 1, 1, 2, 2]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    times=st.lists(
+        st.tuples(st.sampled_from(["recorded", "in_commit", "none"]), st.integers(0, 20)), min_size=12, max_size=12
+    ),
+    asked=st.integers(-1, 22),
+)
+def test_times_out_of_order_count_as_those_of_the_commit_before(
+    long_log: Path, times: list[tuple[str, int]], asked: int
+) -> None:
+    for version, (kind, second) in enumerate(times):
+        info = {"recorded": {"timestamp": ms(second)}, "in_commit": {"inCommitTimestamp": ms(second)}, "none": None}
+        set_commit_info(long_log, version, info[kind], stored_at=second)
+    # Slow and obvious: an unknown time is at most the next known one, and times never decrease.
+    expected, newest = None, -1
+    for version, (kind, second) in enumerate(times):
+        following = [later for known, later in times[version + 1 :] if known != "none"]
+        newest = max(newest, min([second, *following[:1]]) if kind == "none" else second)
+        if newest <= asked:
+            expected = version
+
+    if expected is None:
+        with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
+            versions(long_log).version_at(at(asked))
+    else:
+        assert versions(long_log).version_at(at(asked)) == expected

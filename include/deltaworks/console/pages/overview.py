@@ -141,7 +141,9 @@ def _declared_reports(
         previous = health_report.read_verdicts(objects)
     except DeltaworksError:
         previous = {}
-    reports = [_report(context, subject, previous) for subject in valid_subjects]
+    reports = health_report.with_waiting_causes(
+        catalog, [_report(context, subject, previous) for subject in valid_subjects]
+    )
     invalid_reports = (
         health_report.invalid_spec_reports(catalog, objects, previous=previous, now=context.now)
         if catalog.broken

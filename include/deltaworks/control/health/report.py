@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.background import map_concurrently
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, StopRequest, group_stop_flag, read_heartbeat
-from deltaworks.control.health.limits import HealthLimits, InputRate, format_duration, read_input_rate
+from deltaworks.control.health.limits import Finding, HealthLimits, InputRate, format_duration, read_input_rate
 from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.health.verdicts import (
     SubjectKind,
@@ -28,11 +28,15 @@ from deltaworks.control.health.verdicts import (
 )
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.base import shorten_names
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import RULES_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.shares import RELAY_POOL
 
+#: Causes of verdicts on processes that have no run.
+_NOT_STARTING = frozenset({"NEVER_STARTED", "BETWEEN_RUNS", "NOT_RESTARTED"})
 PausedLookup = Callable[[str], bool | None]
 
 
@@ -80,7 +84,7 @@ class Report:
     def is_running(self) -> bool:
         """Whether a process of the subject writes heartbeats."""
         ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
-        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
+        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE", "NOT_READ")
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
@@ -178,7 +182,7 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
             stop=StopFlag(objects, paths.stop_request(control)).read() or _group_stop_request(subject, objects),
             input_rate=read_input_rate(objects, paths.input_rate(control)) if streams else None,
-            throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
+            throughput=read_with_replays(objects, subject.name, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:
         return _SubjectFacts(subject, error=error)
@@ -208,6 +212,69 @@ def _evaluate_facts(
         throughput=facts.throughput,
     )
     return Report(subject, verdict, facts.heartbeat, facts.throughput)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """The use of an Airflow pool by continuous processes: its slots, and the DAGs whose process is alive."""
+
+    pool: str
+    slots: int
+    running: tuple[str, ...]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further process has to wait."""
+        return len(self.running) >= self.slots
+
+    def describe(self, dag: str) -> str:
+        """Describes why a process waits."""
+        names = shorten_names(self.running)
+        return f"{dag} waits for a slot: {len(self.running)} of {self.slots} of pool {self.pool!r} are used by {names}."
+
+    @property
+    def next_step(self) -> str:
+        """The next step for a waiting process."""
+        return (
+            "Let small streams share a driver (`stream_group` in pipeline.yaml), stop another process, or raise "
+            f"`slots` of {self.pool!r} under `shares` of the environment if the machine has memory for it."
+        )
+
+
+def slot_use(catalog: Catalog, subject: Subject, heartbeats: Iterable[tuple[Subject, Heartbeat | None]]) -> SlotUse:
+    """Returns the use of a subject's pool by other processes. A group of streams has one slot."""
+    now, shares = utc_now(), catalog.environment.shares
+    pool_of = {True: shares.of("stream").pool, False: shares.relay.pool or RELAY_POOL}
+    pool = pool_of[subject.kind == "stream"]
+    running = {
+        other.dag_id
+        for other, heartbeat in heartbeats
+        if pool_of[other.kind == "stream"] == pool
+        and other.dag_id != subject.dag_id
+        and heartbeat is not None
+        and is_live(heartbeat, other.limits, now)
+    }
+    return SlotUse(pool, shares.pools()[pool].slots, tuple(sorted(running)))
+
+
+def with_waiting_causes(catalog: Catalog, reports: Sequence[Report]) -> list[Report]:
+    """Names the cause of processes that do not start because their pool has no free slot."""
+    if catalog.environment.kubernetes is not None:
+        return list(reports)
+    heartbeats = [(item.subject, item.heartbeat) for item in reports]
+    return [_with_waiting_cause(catalog, item, heartbeats) for item in reports]
+
+
+def _with_waiting_cause(
+    catalog: Catalog, item: Report, heartbeats: Sequence[tuple[Subject, Heartbeat | None]]
+) -> Report:
+    if item.verdict.cause not in _NOT_STARTING or item.verdict.state not in ("starting", "unhealthy"):
+        return item
+    use = slot_use(catalog, item.subject, heartbeats)
+    if not use.is_full:
+        return item
+    finding = Finding("unhealthy", "WAITS_FOR_SLOT", use.describe(item.subject.dag_id), use.next_step)
+    return dataclasses.replace(item, verdict=dataclasses.replace(item.verdict, **dataclasses.asdict(finding)))
 
 
 def invalid_spec_reports(

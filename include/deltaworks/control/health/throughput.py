@@ -19,6 +19,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.summaries.base import read_summary
+from deltaworks.control.summaries.quarantine import QuarantineSummary
 
 FORMAT = 1
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -64,6 +66,11 @@ class EventTotals:
             reasons={reason: number for reason, number in remaining.items() if number > 0},
         )
 
+    def limited(self, quarantined: int) -> EventTotals:
+        """Limits the quarantined events to this number."""
+        reasons = {reason: min(number, quarantined) for reason, number in self.reasons.items() if quarantined}
+        return replace(self, quarantined=min(self.quarantined, quarantined), reasons=reasons)
+
     @property
     def quarantined_share(self) -> float:
         """The share of events that were quarantined."""
@@ -82,10 +89,15 @@ class EventTotals:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Totals by start of their interval, and the `replayed` events to subtract from them. Immutable."""
+    """Totals by start of their interval, and the `replayed` events to subtract from them. Immutable.
+
+    At most `open_rows` events are still in quarantine, if that is known: a reprocess, an expiry and a start-over
+    remove them, too.
+    """
 
     spans: Mapping[datetime, EventTotals] = field(default_factory=dict)
     replayed: Mapping[datetime, EventTotals] = field(default_factory=dict)
+    open_rows: int | None = None
 
     def with_batch(self, at: datetime, total: EventTotals) -> Throughput:
         """Adds a batch that completed at the given time."""
@@ -109,7 +121,8 @@ class Throughput:
         total, replayed = (
             _sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.replayed)
         )
-        return total.minus(replayed)
+        remaining = total.minus(replayed)
+        return remaining if self.open_rows is None else remaining.limited(self.open_rows)
 
     def recent_totals(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
         """Returns the totals of the last hour or, if they have fewer than `events` events, of as many hours as needed
@@ -153,12 +166,19 @@ def read_throughput(objects: ObjectStore, key: str) -> Throughput:
     return Throughput.decode(item.data) if item else Throughput()
 
 
-def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, now: datetime) -> Throughput:
-    """Reads the record of a control folder. Reads the replayed events only if they may change a verdict."""
+def read_with_replays(objects: ObjectStore, pipeline: str, limits: HealthLimits, now: datetime) -> Throughput:
+    """Reads the record of a stream. Reads which events have left quarantine only if that may change a verdict."""
+    control = paths.pipeline_control(pipeline)
     throughput = read_throughput(objects, paths.throughput(control))
     if not describe_quarantine_excess(throughput, limits, now):
         return throughput
-    return replace(throughput, replayed=read_throughput(objects, paths.replayed_throughput(control)).spans)
+    replayed = read_throughput(objects, paths.replayed_throughput(control)).spans
+    summary, _ = read_summary(QuarantineSummary, objects, paths.quarantine_summary(pipeline))
+    counted_at = None if summary is None else parse_iso(summary.at)
+    newest = max((at for at, total in throughput.spans.items() if total.quarantined), default=None)
+    # A summary from before the newest quarantined events lacks them.
+    is_complete = counted_at is not None and newest is not None and counted_at >= newest
+    return replace(throughput, replayed=replayed, open_rows=summary.rows if summary and is_complete else None)
 
 
 def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:
@@ -166,6 +186,18 @@ def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *,
     if replayed.spans:
         key = paths.replayed_throughput(control)
         objects.put(key, read_throughput(objects, key).merged(replayed, now=now).encode())
+
+
+def drop_throughput(objects: ObjectStore, control: str, *, since: datetime | None) -> None:
+    """Drops the totals of given-up batches: those after an instant, or all. Only while no stream runs.
+
+    Totals of intervals that contain the instant are dropped too.
+    """
+    for key in (paths.throughput(control), paths.replayed_throughput(control)):
+        record = read_throughput(objects, key)
+        if record.spans:
+            remaining = {} if since is None else {at: one for at, one in record.spans.items() if at + HOUR <= since}
+            objects.put(key, Throughput(remaining).encode())
 
 
 class ThroughputWriter:

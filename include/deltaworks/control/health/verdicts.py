@@ -11,9 +11,10 @@ state, a cause, a detail and the next step.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
@@ -279,6 +280,8 @@ def _error_suffix(heartbeat: Heartbeat) -> str:
 
 # Verdicts from findings.
 
+#: The environment variable with the start of the embedded stack; until its processes run, their last state is old.
+STARTED_AT_VARIABLE: Final = "DELTAWORKS_STARTED_AT"
 SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector", "vault"]
 #: Cause of a verdict, and name of its alert.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"
@@ -337,8 +340,10 @@ def evaluate_health(
         throughput: recent throughput of the stream, if known.
     """
     limits = limits or HealthLimits()
+    up_seconds = _up_seconds(now)
     if heartbeat is None:
-        finding = finding_of_unstarted(name, stop, paused, _missing_seconds(previous, now), limits)
+        missing_seconds = min(_missing_seconds(previous, now), up_seconds)
+        finding = finding_of_unstarted(name, stop, paused, missing_seconds, limits)
         return _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
     is_dead = not is_live(heartbeat, limits, now)
     last_input = _last_input(heartbeat, previous, kind)
@@ -397,6 +402,10 @@ def _not_running(
         return finding_of_stopped(stop, name)
     if paused:
         return finding_of_paused(heartbeat, name, age)
+    up_seconds = _up_seconds(now)
+    if up_seconds < min(age, limits.grace_seconds):
+        detail = f"The stack started {format_duration(up_seconds)} ago; the next run is starting."
+        return Finding("starting", "BETWEEN_RUNS", detail)
     return finding_of_dead(heartbeat, age, limits)
 
 
@@ -481,7 +490,13 @@ def verdict_of(
 def unreadable_verdict(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """Builds the verdict for a heartbeat that could not be read."""
+    """Builds the verdict for a heartbeat that could not be read.
+
+    A heartbeat that is still being read says nothing about its writer: the last verdict stands.
+    """
+    if isinstance(error, DeltaworksError) and error.condition == "NOT_READ_YET":
+        detail = "Its heartbeat is still being read: the storage has not answered yet."
+        return previous or _verdict(Finding("starting", "NOT_READ", detail), kind, name, now, None)
     finding = Finding(
         "unhealthy",
         "HEARTBEAT_UNREADABLE",
@@ -507,6 +522,11 @@ def invalid_spec_verdict(
     run_text = " The current run continues with the previous spec." if is_running else " It is not running."
     finding = Finding("unhealthy", "INVALID_DECLARATION", error.message + run_text, error.hint)
     return _verdict(finding, kind, name, now, previous)
+
+
+def _up_seconds(now: datetime) -> float:
+    """Returns the seconds since the stack was started; infinity if its processes are started by other means."""
+    return age_seconds(os.environ.get(STARTED_AT_VARIABLE) or None, now)
 
 
 def _missing_seconds(previous: Verdict | None, now: datetime) -> float:

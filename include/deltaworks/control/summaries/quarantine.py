@@ -54,6 +54,11 @@ class QuarantineSummary(Summary):
     open_rows: tuple[OpenRowCount, ...] = ()
     other_rows: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Number of open rows, at most; a row counts once per reason."""
+        return sum(one.rows for one in self.open_rows) + self.other_rows
+
     def with_rows(self, rows: Iterable[OpenRowCount], *, through_batch: int, at: str) -> QuarantineSummary:
         """Adds rows, truncated."""
         rows_by_key: Counter[tuple[str, str, str, str]] = Counter()

@@ -6,6 +6,7 @@ Both happen before the batch is prepared, so its content is the same for any own
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
+from deltaworks.tables.file_workers import rows_by_file
 from deltaworks.tables.files import WrittenFile, read_parquet, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -45,14 +47,14 @@ def duplicate_windows(
             continue
         refresh(handle)
         since = (now - dt.timedelta(days=table.duplicates.flag_within_days)).date()
-        files = _files_since(handle, since)
+        files = _files_since(lake, paths.table(spec.pipeline, table.name), handle, since)
         window_files = _newest_within_limit(files, table.duplicates.max_ids)
         root = arrow_path(lake.storage, paths.table(spec.pipeline, table.name))
         windows[table.name] = DuplicateWindow(root, window_files, len(files) - len(window_files))
     return windows
 
 
-def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
+def _files_since(lake: Lake, key: str, handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     """Returns the files with rows that arrived on or after the day `since`, oldest first.
 
     The window counts complete days, so that all files of a day leave it together.
@@ -62,10 +64,12 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
         return []
     names = set(actions.column_names)
     newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
-    rows = actions.column("num_records").to_pylist()
+    rows = rows_by_file(lake, key, actions)
     recent = [
-        # Without statistics the file is assumed to be new.
-        WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
+        # Without statistics the file is assumed to be new, and a file whose rows cannot be counted exceeds any limit.
+        WindowFile(
+            path, (at.date() if at is not None else dt.date.max).isoformat(), sys.maxsize if count is None else count
+        )
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
     return sorted((file for file in recent if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))

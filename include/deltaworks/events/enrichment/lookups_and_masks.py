@@ -7,66 +7,19 @@ one, because a second pass over a chunk would double the cost.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.events.events import path_getter
 from deltaworks.events.task_findings import TaskFindings
+from deltaworks.privacy.tokens.redactor import format_ip, parse_ip, truncate_ip
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.enrich import EnrichSpec, PrivateSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
 if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
-
-#: Prefix of an IPv4 address mapped to IPv6: `::ffff:203.0.113.7`.
-_IPV4_MAPPED_PREFIX = bytes(10) + b"\xff\xff"
-#: 2002::/16 (6to4) contains an IPv4 address in the next 32 bits.
-_6TO4_PREFIX = b"\x20\x02"
-_IPV6_NETWORK_BYTES, _6TO4_NETWORK_BYTES, _IPV4_NETWORK_BYTES = 6, 5, 3
-
-
-def parse_ip(text: str) -> bytes | None:
-    """Parses an IP address: 4 bytes for IPv4, also if it is mapped to IPv6, 16 for IPv6; None if it is invalid.
-
-    Proxies write comma-separated lists; the first entry counts. A zone (`fe80::1%eth0`) is ignored.
-    """
-    first = text.split(",", 1)[0].strip()
-    address, percent, zone = first.partition("%")
-    try:
-        if ":" not in address:
-            return None if percent else socket.inet_pton(socket.AF_INET, address)
-        if percent and (not zone or "%" in zone):
-            return None
-        address_bytes = socket.inet_pton(socket.AF_INET6, address)
-    except (OSError, ValueError):
-        return None
-    return address_bytes[12:] if address_bytes.startswith(_IPV4_MAPPED_PREFIX) else address_bytes
-
-
-def format_ip(address: bytes) -> str:
-    """Returns the text of an address."""
-    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
-
-
-def truncate_ip(address: bytes) -> bytes:
-    """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
-
-    The first 48 bits of a 6to4 address contain the complete IPv4 address, so its last octet is cleared too.
-    """
-    if len(address) == 4:
-        network_bytes = _IPV4_NETWORK_BYTES
-    else:
-        network_bytes = _6TO4_NETWORK_BYTES if address.startswith(_6TO4_PREFIX) else _IPV6_NETWORK_BYTES
-    return address[:network_bytes] + bytes(len(address) - network_bytes)
-
-
-def truncate_ip_text(text: str) -> str | None:
-    """Returns the truncated address of a text; None if it is no address."""
-    address = parse_ip(text)
-    return None if address is None else format_ip(truncate_ip(address))
-
 
 LookupResult = dict[str, Any] | None
 #: Maximum number of cached results, and maximum length of a cached text.
@@ -86,10 +39,10 @@ class LookupsAndMasks:
         self._masks = [_NestedMask(declared) for declared in spec.private]
         independent = _independent_field_names(spec)
         self._independent_fields = [_FieldLookupsAndMask(name, spec, databases) for name in independent]
-        self._nested_lookups = [
-            _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in independent
-        ]
-        self._nested_masks = [mask for mask in self._masks if mask.path not in independent]
+        paths = {(name,) for name in independent}
+        nested = [declared for declared in spec.enrich if path_names(declared.path) not in paths]
+        self._nested_lookups = [_NestedLookup(declared, databases) for declared in nested]
+        self._nested_masks = [mask for mask in self._masks if path_names(mask.path) not in paths]
 
     def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
         """Adds look-up results to an event and masks it, in place. Invalid addresses are dropped and counted in
@@ -102,7 +55,7 @@ class LookupsAndMasks:
             lookup.apply(event)
         for field in self._independent_fields:
             if field.apply(event):
-                findings.invalid_addresses[field.name] += 1
+                findings.invalid_addresses[format_path([field.name])] += 1
         for mask in self._nested_masks:
             if mask.apply(event):
                 findings.invalid_addresses[mask.path] += 1
@@ -118,9 +71,10 @@ class LookupsAndMasks:
 def _independent_field_names(spec: PipelineSpec) -> list[str]:
     """Returns the top-level fields whose look-ups and masks affect no other declared path. Their order does not
     matter."""
-    paths = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
-    parents = {path.split(".")[0] for path in paths if "." in path}
-    return sorted({path for path in paths if "." not in path} - parents)
+    texts = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
+    paths = list(map(path_names, texts))
+    parents = {path[0] for path in paths if len(path) > 1}
+    return sorted({path[0] for path in paths if len(path) == 1} - parents)
 
 
 class _FieldLookupsAndMask:
@@ -128,12 +82,13 @@ class _FieldLookupsAndMask:
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
-        lookups = [declared for declared in spec.enrich if declared.path == name]
+        lookups = [declared for declared in spec.enrich if path_names(declared.path) == (name,)]
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in lookups]
         #: Results for values that are not texts. They are null, and overwrite fields of the same name sent by a
         #: producer.
         self._null_results: dict[str, LookupResult] = {declared.output_field: None for declared in lookups}
-        self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
+        masks = (declared.keep for declared in spec.private if path_names(declared.path) == (name,))
+        self._mask_mode = next(masks, None)
         self._cache: dict[str, tuple[dict[str, LookupResult], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
@@ -163,7 +118,7 @@ class _FieldLookupsAndMask:
         return network is None
 
     def _compute(self, value: str) -> tuple[dict[str, LookupResult], str | None]:
-        network = truncate_ip_text(value) if self._mask_mode == "network" else None
+        network = truncate_ip(value) if self._mask_mode == "network" else None
         return {name: lookup(value) for name, lookup in self._lookups}, network
 
 
@@ -172,7 +127,7 @@ class _NestedLookup:
 
     def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
         self._field = declared.output_field
-        self._get_value = path_getter(tuple(declared.path.split(".")))
+        self._get_value = path_getter(path_names(declared.path))
         self._lookup = _create_lookup(declared, databases)
         self._cache: dict[str, LookupResult] = {}
 
@@ -228,7 +183,7 @@ class _NestedMask:
 
     def __init__(self, declared: PrivateSpec) -> None:
         self.path = declared.path
-        *self._parent_names, self._name = declared.path.split(".")
+        *self._parent_names, self._name = path_names(declared.path)
         self._mode = declared.keep
         self._cache: dict[str, str | None] = {}
 
@@ -248,7 +203,7 @@ class _NestedMask:
         elif value in self._cache:
             network = self._cache[value]
         else:
-            network = truncate_ip_text(value)
+            network = truncate_ip(value)
             _cache_result(self._cache, value, network)
         parent[self._name] = network
         return network is None

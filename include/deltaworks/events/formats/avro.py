@@ -312,13 +312,13 @@ class _BlockReader:
             records = self._read_records(self._inflate(content, count), count)
         except ContentTooLarge as error:
             over = self._budget.exceeded_error("max_decoded_bytes", f"{name} {error} for the memory of its values")
-            yield over_budget_event(over), b""
+            yield over_budget_event(over, events=count), b""
         except BudgetExceededError as over:
             if over.path != "max_decoded_bytes":
                 raise
-            yield over_budget_event(over), b""
+            yield over_budget_event(over, events=count), b""
         except Exception as error:  # codecs and readers may raise anything for corrupt bytes
-            yield Malformed(b"", f"{name} is unreadable: {_describe_error(error)}"), b""
+            yield Malformed(b"", f"{name} is unreadable: {_describe_error(error)}", events=max(1, count)), b""
         else:
             yield from map(record_to_event, records)
 

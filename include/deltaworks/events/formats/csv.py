@@ -4,8 +4,8 @@ Fields are texts by column name; they are parsed according to the table's column
 one `Malformed` event, and parsing continues on the line after the record's first line.
 
 Tab-separated lines are in the W3C extended format, as written by CloudFront and other servers. A line that starts with
-`#Fields:` names the fields of the following lines; other lines that start with `#` are skipped. If `date` and `time`
-are fields, `datetime` combines both, in UTC.
+`#Fields:` names the fields of the following lines. The format's other directives are skipped by name; any other line
+that starts with `#` is data. If `date` and `time` are fields, `datetime` combines both, in UTC.
 """
 
 from __future__ import annotations
@@ -196,8 +196,9 @@ def _column_names(header: list[str] | Malformed) -> tuple[str, ...]:
     return names
 
 
-_DIRECTIVE_PREFIX = "#"
-_FIELDS_DIRECTIVE = "#Fields:"
+#: Directives of the W3C extended log file format.
+_DIRECTIVE = re.compile(r"#(?:Version|Fields|Software|Start-Date|End-Date|Date|Remark):", re.IGNORECASE)
+_FIELDS_DIRECTIVE = "#fields:"
 #: The field combined from a date and a time.
 DATETIME_FIELD = "datetime"
 
@@ -218,13 +219,17 @@ class FieldLineFramer:
         names: tuple[str, ...] | None = self._columns or None
         for line in iter_lines(payload):
             text = line.rstrip("\r\n")
-            if text.startswith(_FIELDS_DIRECTIVE) and len(text) <= budget.max_event_bytes:
-                names = self._columns or tuple(text.removeprefix(_FIELDS_DIRECTIVE).split())
-            elif text.strip() and not text.startswith(_DIRECTIVE_PREFIX):
+            # A line of empty fields is not blank.
+            if not text.strip() and "\t" not in text:
+                continue
+            directive = _DIRECTIVE.match(text)
+            if directive is None or len(text) > budget.max_event_bytes:
                 if names is None:
                     detail = "there is no #Fields line, and no columns are declared"
                     raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, detail)
                 yield oversized_line(text, budget) or self._event(names, text)
+            elif directive.group().lower() == _FIELDS_DIRECTIVE:
+                names = self._columns or tuple(text[directive.end() :].split())
 
     def _event(self, names: tuple[str, ...], text: str) -> FramedEvent:
         raw, fields = encode_line(text), text.split("\t")

@@ -5,8 +5,8 @@ white space. There are two passes:
 
 - The fast pass cuts the payload at each boundary between two objects, and parses each piece. A complete JSON object is
   never the prefix of another, so a piece that parses is exactly the value that a full parser would find.
-- If a piece fails to parse, it was cut inside a string, or is corrupt. The recovery pass (`json_recovery`) continues
-  from there value by value until the next cut.
+- If a piece fails to parse, it was cut inside a string, has commas between its objects, or is corrupt. The recovery
+  pass (`json_recovery`) continues from there value by value until the next cut.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["Malformed", "dump_element", "read_events"]
 
 # The pattern starts with a literal character, because a look-behind would take eight times as long.
 _OBJECT_BOUNDARY = re.compile(rb"\}[ \t\r\n]*\{")
+_JOINED_OBJECTS = re.compile(rb"\}[ \t\r\n]*+,?[ \t\r\n]*+\{")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Values are counted before parsing only in pieces of at least this size.
 _LARGE_BYTES = 1 << 20
@@ -102,7 +103,7 @@ def _read_events(
         if refused is not None:
             yield from _recover_piece(payload, raw, refused, pieces, budget)
         elif type(value) is list:
-            yield from _split_array(value, text)
+            yield from _split_array(value, text, budget)
         else:
             yield value, text
     if run.raws:
@@ -116,11 +117,11 @@ def _recover_piece(
     on.
     """
     if isinstance(refused, BudgetExceededError):
-        yield over_budget_event(refused, raw), raw
+        yield over_budget_event(refused, raw, events=count_objects(raw)), raw
         return
     recovery = JsonRecovery(payload, pieces.end - len(raw), budget, _OBJECT_BOUNDARY)
     for value, raw_value in recovery.read_events():
-        yield from _split_array(value, raw_value)
+        yield from _split_array(value, raw_value, budget)
     pieces.skip_to(recovery.end)
 
 
@@ -197,7 +198,8 @@ def _piece_ends_by_pattern(payload: bytes, start: int) -> Iterator[int]:
     yield len(payload)
 
 
-def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
+def _split_array(value: Any, raw: bytes, budget: Budget) -> Iterator[FramedEvent]:
+    """Yields the elements of an array with their bytes; read one by one if its numbers cannot be kept exactly."""
     if type(value) is not list:
         yield value, raw
         return
@@ -205,11 +207,16 @@ def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
     if has_rounded_number(raw):
         try:
             sent = parse_lossless(raw)
-        except (ValueError, RecursionError) as error:
-            yield Malformed(raw, f"its numbers are ambiguous: {type(error).__name__}"), raw
+        except (ValueError, RecursionError):
+            yield from JsonRecovery(raw, 0, budget, _OBJECT_BOUNDARY, split_arrays=True).read_events()
             return
     for element, lossless in zip(value, sent, strict=True):
         yield element, dump_element(lossless, raw)
+
+
+def count_objects(raw: bytes) -> int:
+    """Estimates the number of objects in bytes that were not parsed, by the boundaries between objects."""
+    return 1 + sum(1 for _ in _JOINED_OBJECTS.finditer(raw))
 
 
 def dump_element(element: Any, array_bytes: bytes) -> bytes:

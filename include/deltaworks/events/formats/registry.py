@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from deltaworks.events.budget import Budget, FramedEvent
@@ -10,7 +12,7 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats import avro, json, parquet
 from deltaworks.events.formats.csv import CsvFramer, FieldLineFramer, LineFramer
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.records import PayloadSpec
+from deltaworks.specs.sources.records import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
 from deltaworks.specs.sources.selection import DeltaSourceSpec
 
 Framer = Callable[[bytes], Iterator[FramedEvent]]
@@ -49,6 +51,27 @@ _FILE_SIGNATURES = (
     (b"%PDF", "PDF"),
     (b"\x89PNG", "PNG"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _SchemaHeader:
+    """The header that a schema registry's serializer writes before each payload."""
+
+    key: str
+    name: str
+    size: int
+
+    def is_compressed(self, payload: bytes) -> bool:
+        return self.key == "glue" and payload[1] != 0
+
+
+#: Schema headers by their first byte: Confluent's has a schema id of 4 bytes; AWS Glue's has a byte for the compression
+#: and a UUID.
+_SCHEMA_HEADERS: Mapping[bytes, _SchemaHeader] = {
+    b"\x00": _SchemaHeader("confluent", "Confluent", 5),
+    b"\x03": _SchemaHeader("glue", "Glue", 18),
+}
+_LINES = re.compile(rb"[^\s][^\r\n]*+")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -71,12 +94,15 @@ def create_framer(
     find = FORMATS[declared.format](declared) if decoder is None else partial(json.read_events, decoder=decoder)
     separators = _VALUE_SEPARATORS[declared.format](declared) if declared.format in _VALUE_SEPARATORS else ()
     text_is_expected = source.format not in ("parquet", "avro")
+    schema_header = source.schema_header if isinstance(source, RecordSourceSpec) else None
 
     def frame(payload: bytes) -> Iterator[FramedEvent]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
             raise ConversionError(ReasonCode.OBJECT_EMPTY, f"the payload has {len(payload)} bytes and no content")
         if text_is_expected:
+            if schema_header is not None:
+                payload = _without_schema_header(payload, schema_header, source.format)
             reject_other_formats(payload, source.format)
         budget = Budget(
             source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, on_exceeded=record_over_budget
@@ -85,6 +111,39 @@ def create_framer(
         return budget.limit(find(payload, budget), payload if text_is_expected else b"")
 
     return frame
+
+
+def _without_schema_header(payload: bytes, declared: str, form: str) -> bytes:
+    """Returns a record without the header of a schema registry's serializer.
+
+    Raises:
+        ConversionError: object_wrong_format, there is a header that is not declared, or its content is not readable.
+    """
+    header = _SCHEMA_HEADERS.get(payload[:1])
+    if header is None or len(payload) <= header.size or (form != "json" and declared != header.key):
+        return payload
+    content = payload[header.size :]
+    prefix = f"it begins with the {header.size} bytes of a {header.name} schema registry"
+    if header.is_compressed(payload):
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix} and is compressed: turn compression off there")
+    if form == "json" and content[:64].lstrip()[:1] not in (b"{", b"["):
+        hint = "what follows is not JSON, but perhaps Avro or Protobuf: let the producer write JSON"
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix}; {hint}")
+    if declared != header.key:
+        hint = f"declare source.schema_header: {header.key}, which removes them"
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"{prefix}; {hint}")
+    return content
+
+
+def estimate_events(payload: bytes, declared: str) -> int:
+    """Estimates the number of events in a payload that cannot be framed: the lines of text formats that have content,
+    the objects of JSON, and 1 for other content.
+    """
+    if any(payload.startswith(beginning) for beginning, _ in _FILE_SIGNATURES):
+        return 1
+    if declared == "json":
+        return json.count_objects(payload)
+    return max(1, sum(1 for _ in _LINES.finditer(payload))) if declared in TEXT_FORMATS else 1
 
 
 def reject_other_formats(payload: bytes, declared: str) -> None:

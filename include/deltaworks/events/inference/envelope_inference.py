@@ -9,7 +9,7 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,19 @@ from deltaworks.events.inference.inferred_types import (
     matching_time_formats,
     name_words,
     split_words,
+    time_name_words,
 )
-from deltaworks.specs.base import check_field_path
+from deltaworks.specs.base import format_path
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
-_TYPE_FIELD_NAMES = split_words(
-    "event_name event_type type event kind action topic detail_type op operation typename name category"
+_TYPE_FIELD_NAMES = (
+    split_words("event_name event_type type event kind action topic detail_type op operation typename")
+    + tuple(
+        f"{subject}_{suffix}"
+        for subject in split_words("metric message msg record log activity action operation change audit signal alert")
+        for suffix in ("type", "kind", "name")
+    )
+    + split_words("event_kind event_action verb activity metric name category")
 )
 _TIME_FIELD_NAMES = split_words(
     "event_time event_timestamp event_tstamp occurred_at happened_at timestamp time datetime ts derived_tstamp "
@@ -72,7 +79,7 @@ class FieldChoice:
     @property
     def path_text(self) -> str:
         """The path as it is written in a declaration."""
-        return ".".join(self.path)
+        return format_path(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +90,8 @@ class TimeChoice(FieldChoice):
 
 
 def is_declarable(path: Path) -> bool:
-    """Returns whether a path can be written in a declaration; names with dots, slashes or outer spaces cannot."""
-    if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
-        return False
-    try:
-        check_field_path(".".join(path))
-    except ValueError:
-        return False
-    return True
+    """Returns whether a path can be written in a declaration; names with slashes or outer spaces cannot."""
+    return all(part and "/" not in part and part == part.strip() and part.isprintable() for part in path)
 
 
 def _candidates(events: FieldProfile, max_depth: int) -> Iterator[tuple[Path, FieldProfile]]:
@@ -99,8 +100,8 @@ def _candidates(events: FieldProfile, max_depth: int) -> Iterator[tuple[Path, Fi
             yield path, profile
 
 
-def _name_rank(path: Path, names: Sequence[str]) -> int | None:
-    name = "_".join(name_words(path[-1]))
+def _name_rank(path: Path, names: Sequence[str], words_of: Callable[[str], list[str]] = name_words) -> int | None:
+    name = "_".join(words_of(path[-1]))
     return names.index(name) if name in names else None
 
 
@@ -130,8 +131,12 @@ def choose_time_field(events: FieldProfile) -> TimeChoice | None:
         absent = events.values - profile.values
         if form is None or absent > _MAX_MISSING_TIME_SHARE * events.values:
             continue
-        rank = _name_rank(path, _TIME_FIELD_NAMES)
-        only_dates = set(profile.text_forms) == {DATE} or (form.format is not None and is_date_only(form.format))
+        rank = _name_rank(path, _TIME_FIELD_NAMES, time_name_words)
+        only_dates = (
+            set(profile.text_forms) == {DATE}
+            or (form.format is not None and is_date_only(form.format))
+            or profile.is_always_midnight
+        )
         order = (absent, only_dates, len(_TIME_FIELD_NAMES) if rank is None else rank, len(path), path)
         why = "a time in every event" if not absent else f"{absent:,} events have none and go to quarantine"
         choices.append((order, TimeChoice(path, why, form)))

@@ -116,6 +116,8 @@ _INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
 _NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
+_MIDNIGHT_TEXT = re.compile(r"(?<![\d:])(00:00(:00([.,]0+)?)?(?![\d:.,]| ?[PpAa][Mm])|12:00(:00)? ?[Aa][Mm])")
+_DAY_SECONDS = 86_400
 _KIND_OF_TYPE = {bool: BOOLEAN, str: TEXT, float: FLOAT64, dict: OBJECT, list: ARRAY, type(None): NULL}
 
 
@@ -191,6 +193,7 @@ class FieldProfile:
         position: smallest index at which the field occurred in its object.
         min_value, max_value: range of numbers and digit texts.
         scales: counts of numbers by decimal places; None for another notation, such as exponents.
+        midnights: number of values that are a midnight, if they are times.
         integer_digits: maximum number of digits before the decimal point.
         value_counts: counts by value, if there are few distinct values.
         value_hashes: hashes of values, as long as nearly all are distinct.
@@ -208,6 +211,7 @@ class FieldProfile:
     min_value: float = float("inf")
     max_value: float = float("-inf")
     scales: Counter[int | None] = field(default_factory=Counter)
+    midnights: int = 0
     integer_digits: int = 0
     value_counts: Counter[Any] | None = field(default_factory=Counter)
     value_hashes: set[int] | None = None
@@ -255,6 +259,11 @@ class FieldProfile:
         if len(self.fields) > _MAX_FIELDS and depth:
             self.convert_to_map()
 
+    @property
+    def is_always_midnight(self) -> bool:
+        """Returns whether no value has a time of day, if the values are times."""
+        return self.midnights == self.values - self.null_words.total()
+
     def convert_to_map(self) -> None:
         """Turns an object into a map: merges the profiles of its fields into one profile of map values."""
         for inner in self.fields.values():
@@ -262,6 +271,7 @@ class FieldProfile:
         self.fields, self.is_map = {}, True
 
     def _add_number(self, value: float) -> None:
+        self.midnights += value % _DAY_SECONDS == 0
         self.min_value, self.max_value = min(self.min_value, value), max(self.max_value, value)
         if type(value) is float:
             match = _FRACTION_TEXT.fullmatch(repr(value))
@@ -270,6 +280,7 @@ class FieldProfile:
     def _add_text(self, text: str) -> None:
         form = _text_form(text)
         self.text_forms[form] += 1
+        self.midnights += int(text) % _DAY_SECONDS == 0 if form == DIGITS else bool(_MIDNIGHT_TEXT.search(text))
         if form == NULL_WORD:
             self.null_words[text] += 1
         elif form == PLAIN:

@@ -62,6 +62,9 @@ _TIME_WORDS = frozenset(
         "until begin finished started"
     )
 )
+#: Words for units at the end of a time's name, as in `created_ms`.
+_UNIT_WORDS = frozenset(split_words("ms msec millis millisecond milliseconds s sec secs second seconds utc gmt"))
+_EPOCH_WORDS = frozenset({"epoch", "unix", "unixtime"})
 _MONEY_WORDS = frozenset(
     split_words(
         "price amount total subtotal cost revenue fee fees tax balance paid refund refunded discount gross net "
@@ -97,12 +100,24 @@ def name_words(name: str) -> list[str]:
 
 def is_time_name(name: str) -> bool:
     """Returns whether the field's name suggests a time."""
-    words = name_words(name)
+    words = time_name_words(name)
+    if _EPOCH_WORDS & {*name_words(name)}:
+        return True
     return bool(words) and (words[-1] in _TIME_WORDS or bool({"time", "timestamp", "tstamp"} & {*words}))
 
 
+def time_name_words(name: str) -> list[str]:
+    """Returns the words of a time field's name, without the unit: `created` and `at` of `createdAtMillis`."""
+    words = [word for word in name_words(name) if word not in _EPOCH_WORDS]
+    while len(words) > 1 and words[-1] in _UNIT_WORDS:
+        words.pop()
+    return words
+
+
 def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
-    """Returns the epoch unit in which all numbers are plausible times; None if there is none."""
+    """Returns the epoch unit in which all numbers are plausible times; None if there is none, or no number."""
+    if profile.min_value > profile.max_value:
+        return None
     if profile.min_value >= _FIRST_SECOND and profile.max_value < _LAST_SECOND:
         return "epoch_seconds"
     if profile.min_value >= _FIRST_SECOND * 1_000 and profile.max_value < _LAST_SECOND * 1_000:

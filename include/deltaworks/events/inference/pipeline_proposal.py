@@ -35,12 +35,15 @@ from deltaworks.events.inference.inferred_types import (
     split_words,
 )
 from deltaworks.events.times import time_reader
+from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import DUPLICATE_COLUMN, ENVELOPE_COLUMNS, RESCUED_COLUMN, RESERVED_TABLES, REST_COLUMN
 from deltaworks.specs.times import TimeFormat, parse_pattern
 
 MAX_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
+#: A field without column is called rare if at most this share of events has it.
+_MAX_RARE_SHARE = 0.05
 _MAX_ENVELOPE_COLUMNS, _MIN_ENVELOPE_SHARE = 12, 0.9
 _DAY_US = 86_400_000_000
 #: Beyond this number of days in the sample, tables are not partitioned by date, as partitions would have few rows.
@@ -203,14 +206,14 @@ def _choose_fields(
         raise _time_error(events)
     kind, id_field = choose_type_field(events), choose_id_field(events)
     if overrides.type:
-        kind = FieldChoice(tuple(overrides.type.split(".")), "set by option")
+        kind = FieldChoice(path_names(overrides.type), "set by option")
     if overrides.id:
-        id_field = FieldChoice(tuple(overrides.id.split(".")), "set by option")
+        id_field = FieldChoice(path_names(overrides.id), "set by option")
     return time, kind, id_field
 
 
 def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
-    path = tuple(overrides.time.split("."))
+    path = path_names(overrides.time)
     profile = _profile_at(events, path)
     formats = profile.time_formats or ()
     if overrides.time_format:
@@ -225,7 +228,7 @@ def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
 def _time_error(events: FieldProfile, ambiguous_fields: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
     ambiguous_fields = ambiguous_fields or ambiguous_time_fields(events)
     if ambiguous_fields:
-        path, formats = ".".join(ambiguous_fields[0][0]), ambiguous_fields[0][1]
+        path, formats = format_path(ambiguous_fields[0][0]), ambiguous_fields[0][1]
         return ContractError(
             "EVENTS_WITHOUT_TIME",
             f"{path} holds times, but all its values in {events.values:,} events match several formats: "
@@ -321,7 +324,10 @@ def propose_columns(
     chosen = sorted(range(len(leaves)), key=lambda index: (-leaves[index][2], len(leaves[index][0]), index))[
         :max_columns
     ]
-    omitted |= {leaves[index][0]: "rare" for index in range(len(leaves)) if index not in set(chosen)}
+    beyond = f"beyond the {max_columns} columns proposed for a table"
+    for index in set(range(len(leaves))) - {*chosen}:
+        path, _, count = leaves[index]
+        omitted[path] = "rare" if count <= _MAX_RARE_SHARE * events.values else beyond
     selected = [leaves[index] for index in sorted(chosen)]
     names = column_names([path for path, _, _ in selected])
     columns = (

@@ -31,6 +31,7 @@ from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
 from deltaworks.privacy.erasure.token_search import TokenSearch, combine_searches, has_token_form
 from deltaworks.privacy.tokens.redactor import Redactor
+from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.files import open_parquet, without_views
@@ -207,7 +208,7 @@ class ContentEraser:
         if not isinstance(source, FileSourceSpec):
             raise TypeError(f"{specs[0].pipeline} reads no objects")
         self._source = source
-        self._unwrap = () if specs[0].unwrap is None else tuple(specs[0].unwrap.path.split("."))
+        self._unwrap = () if specs[0].unwrap is None else path_names(specs[0].unwrap.path)
 
     def erase(self, stored: bytes, *, at_ms: int) -> ErasedContent:
         """Returns the object without the events to erase.

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache, partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
 from deltaworks.privacy.tokens.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
 from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression
+from deltaworks.specs.base import path_names
 from deltaworks.specs.privacy import PrivacySpec, PrivateFieldSpec
 
 _EMAIL: Final = re.compile(r"[A-Za-z0-9_.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.[A-Za-z]{2,24}")
@@ -106,25 +107,57 @@ def _has_phone(text: str) -> bool:
     )
 
 
+#: Prefix of an IPv4 address mapped to IPv6: `::ffff:203.0.113.7`.
+_IPV4_MAPPED_PREFIX: Final = bytes(10) + b"\xff\xff"
+#: 2002::/16 (6to4) contains an IPv4 address in the next 32 bits.
+_6TO4_PREFIX: Final = b"\x20\x02"
+_IPV6_NETWORK_BYTES, _6TO4_NETWORK_BYTES, _IPV4_NETWORK_BYTES = 6, 5, 3
+#: An address as producers write it: in brackets, with a zone and a port. Without brackets IPv6 has no port.
+_V4, _V6 = r"[0-9.]+", r"[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*"
+_ADDRESS: Final = re.compile(
+    rf"(?:\[(?:({_V6})(?:%[^%\]\s]+)?|({_V4}))\]|({_V4}))(?::[0-9]{{1,5}})?|({_V6})(?:%[^%\]]+)?"
+)
+
+
+def parse_ip(text: str) -> bytes | None:
+    """Parses an IP address: 4 bytes for IPv4, also if it is mapped to IPv6, 16 for IPv6; None if it is invalid.
+
+    Proxies write comma-separated lists, of which the first entry counts. A port (`203.0.113.7:51234`,
+    `[2001:db8::1]:443`) and a zone (`fe80::1%eth0`) are ignored.
+    """
+    match = _ADDRESS.fullmatch(text.partition(",")[0].strip())
+    if match is None:
+        return None
+    address = str(match[match.lastindex or 0])
+    try:
+        if ":" not in address:
+            return socket.inet_pton(socket.AF_INET, address)
+        packed = socket.inet_pton(socket.AF_INET6, address)
+    except OSError:
+        return None
+    return packed[12:] if packed.startswith(_IPV4_MAPPED_PREFIX) else packed
+
+
+def format_ip(address: bytes) -> str:
+    """Returns the text of an address."""
+    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
+
+
 @lru_cache(maxsize=65_536)
-def truncate_ip(address: str) -> str | None:
+def truncate_ip(text: str) -> str | None:
     """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
-    An IPv4 address mapped to IPv6 is treated as IPv4. A 6to4 address, whose first 48 bits contain an IPv4 address,
-    keeps 40 bits. In a comma-separated list, as proxies write it, only the first entry is used. Returns None if the
-    text is no address.
+    A 6to4 address, whose first 48 bits contain an IPv4 address, keeps 40 bits. Notations are those of `parse_ip`.
+    Returns None if the text is no address.
     """
-    first = address.split(",", 1)[0].strip().strip("[]").partition("%")[0]
-    try:
-        parsed: IPv4Address | IPv6Address = ip_address(first)
-    except ValueError:
+    address = parse_ip(text)
+    if address is None:
         return None
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    if isinstance(parsed, IPv4Address):
-        return str(IPv4Address(int(parsed) & ~0xFF))
-    bits = 40 if parsed.sixtofour is not None else 48
-    return str(IPv6Address(int(parsed) >> (128 - bits) << (128 - bits)))
+    if len(address) == 4:
+        network_bytes = _IPV4_NETWORK_BYTES
+    else:
+        network_bytes = _6TO4_NETWORK_BYTES if address.startswith(_6TO4_PREFIX) else _IPV6_NETWORK_BYTES
+    return format_ip(address[:network_bytes] + bytes(len(address) - network_bytes))
 
 
 _MAX_CACHED_VALUES: Final = 100_000
@@ -175,7 +208,7 @@ class Redactor:
         regulation = spec.regulation
         self.opt_out_condition = None if regulation.opt_out is None else EventCondition(regulation.opt_out.when)
         self.child = None if regulation.child is None else EventCondition(regulation.child.when)
-        self._subject = [tuple(path.split(".")) for path in spec.subject]
+        self._subject = list(map(path_names, spec.subject))
         self._day = ""
         self._child_transforms: FieldTransforms | None = None
         self._digests: dict[str, str] = {}
@@ -309,9 +342,7 @@ class EventCondition:
 
     def __init__(self, when: Mapping[str, tuple[Any, ...]]) -> None:
         # True equals 1 in Python but not in JSON.
-        self.paths = [
-            (tuple(path.replace("[]", "").split(".")), {(type(v), v) for v in values}) for path, values in when.items()
-        ]
+        self.paths = [(path_names(path), {(type(v), v) for v in values}) for path, values in when.items()]
 
     def matches(self, event: dict[str, Any]) -> bool:
         """Returns whether the event meets the condition."""
@@ -432,7 +463,7 @@ class _TransformFactory:
 def _compile(fields: Iterable[PrivateFieldSpec], factory: _TransformFactory) -> FieldTransforms:
     root = FieldTransforms()
     for item in fields:
-        *parents, last = (part.removesuffix("[]") for part in item.path.split("."))
+        *parents, last = path_names(item.path)
         node = root
         for name in parents:
             node = node.nested.setdefault(name, FieldTransforms())

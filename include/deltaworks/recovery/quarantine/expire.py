@@ -31,8 +31,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.table import TableSpec
+from deltaworks.tables.file_workers import table_rows
 from deltaworks.tables.lake import Lake, rows_of
-from deltaworks.tables.table_swap import table_content
 
 OPERATION = "expire_quarantine"
 _EVENT_DATE = "event_date"
@@ -122,14 +122,15 @@ class _ExpiryRun:
         self, name: str, days: int | None, column: str, *, check: Callable[[], None] = lambda: None
     ) -> ExpiryResult:
         started = time.monotonic()
-        table = self._lake.open(self._home.table(name))
+        key = self._home.table(name)
+        table = self._lake.open(key)
         if table is None or days is None:
             return self._nothing_to_expire(name, days)
         # Whole days, since the table is partitioned by date: no file is rewritten, and a row may stay some hours
         # longer.
         before = (self._now - dt.timedelta(days=days)).date()
         old = rows_of(self._lake, table, columns=[column], filters=pc.field(column) < before)
-        bounded = self._limited_cutoff(name, table, old.column(column).to_pylist(), before)
+        bounded = self._limited_cutoff(name, key, table, old.column(column).to_pylist(), before)
         if bounded != before:
             before = bounded
             old = old.filter(pc.field(column) < before)
@@ -151,13 +152,14 @@ class _ExpiryRun:
 
     def expire_messages(self, relay: str, days: int | None) -> ExpiryResult:
         started, name = time.monotonic(), f"message_quarantine of {relay}"
-        table = self._lake.open(message_quarantine_key(relay))
+        key = message_quarantine_key(relay)
+        table = self._lake.open(key)
         if table is None or days is None:
             return self._nothing_to_expire(name, days)
         before = self._now - dt.timedelta(days=days)
         old = rows_of(self._lake, table, columns=["received_at"], filters=pc.field("received_at") < before)
         received = [at.date() for at in old.column("received_at").to_pylist()]
-        bounded = self._limited_cutoff(f"message_quarantine_{relay}", table, received, before.date())
+        bounded = self._limited_cutoff(f"message_quarantine_{relay}", key, table, received, before.date())
         if bounded != before.date():
             before = dt.datetime.combine(bounded, dt.time(), tzinfo=dt.UTC)
             old = old.filter(pc.field("received_at") < before)
@@ -175,13 +177,18 @@ class _ExpiryRun:
             seconds=time.monotonic() - started,
         )
 
-    def _limited_cutoff(self, subject: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
+    def _limited_cutoff(
+        self, subject: str, key: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date
+    ) -> dt.date:
         """Returns the date before which rows are deleted: `before`, or an earlier date that respects the limit of one
         night.
+
+        Raises:
+            ContractError: ROWS_UNKNOWN.
         """
         if self._limit is None or self._dry_run:
             return before
-        max_rows = self._limit.max_rows(table_content(table).rows)
+        max_rows = self._limit.max_rows(table_rows(self._lake, key, table))
         if len(days) <= max_rows:
             resolve_limit_exceeded(self._home, subject)
             return before

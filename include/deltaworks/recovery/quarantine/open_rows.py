@@ -158,6 +158,15 @@ class Quarantine:
         )
         return {(row["_seq"], row["_position"]) for row in rows}
 
+    def last_landed_tables(self) -> dict[tuple[int, int], list[str]]:
+        """Returns the tables of the last replay of each row that a replay has landed, also if it is void now."""
+        rows = self._rows(
+            "SELECT _seq, _position, arg_max(table_names, replay) AS names FROM replays"
+            f" WHERE outcome = '{LANDED}' GROUP BY _seq, _position",
+            [],
+        )
+        return {(row["_seq"], row["_position"]): row["names"] for row in rows}
+
     def open_rows(self, keys: pa.Table) -> list[dict[str, Any]]:
         """Returns the complete open rows with these keys, in order of arrival."""
         if not keys.num_rows:

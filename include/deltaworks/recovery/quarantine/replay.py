@@ -255,8 +255,11 @@ def _throughput_of(landed: Sequence[Mapping[str, Any]]) -> Throughput:
     record, now = Throughput(), utc_now()
     for at_us, rows in groupby(sorted(landed, key=_quarantined_us), key=_quarantined_us):
         several = list(rows)
-        reasons = Counter((reason["code"], reason["path"] or "") for row in several for reason in row["reasons"])
-        total = EventTotals(quarantined=len(several), reasons=reasons)
+        reasons = Counter[tuple[str, str]]()
+        for row in several:
+            for reason in row["reasons"]:
+                reasons[reason["code"], reason["path"] or ""] += row["events"]
+        total = EventTotals(quarantined=sum(row["events"] for row in several), reasons=reasons)
         at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
         record = record.merged(Throughput().with_batch(at, total), now=now)
     return record

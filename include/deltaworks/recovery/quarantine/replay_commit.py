@@ -6,12 +6,14 @@ Every operation that reads landed rows again starts with `exclusive_reread` and 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
@@ -27,13 +29,21 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ConcurrencyError
 from deltaworks.events.evolution import add_columns
 from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
-from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA, REPROCESSED, landed_seqs
+from deltaworks.recovery.quarantine.open_rows import (
+    LANDED,
+    REPLAYS_SCHEMA,
+    REPROCESSED,
+    Quarantine,
+    QuarantineFilter,
+    landed_seqs,
+)
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh
 from deltaworks.tables.files import WrittenFile, read_parquet, split_by_partition, write_file, write_file_body
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
 
+log = logging.getLogger(__name__)
 OPERATION = "replay_quarantine"
 Fault = Callable[[str], None]
 
@@ -75,6 +85,57 @@ def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_i
     while (ordinal := commits.void_all(replay_id)) is None:
         commits.complete_prepared()
     return ordinal
+
+
+def close_landed_rows(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, reason: str) -> int:
+    """Records open quarantined rows as landed if the tables contain them, as after a restore; returns their number.
+
+    A restore can bring back quarantined rows that have left quarantine since, and voids replays whose rows stay in the
+    tables. A row that lacks in a table of its last replay stays open: another replay adds it there.
+
+    Idempotent. Call it inside `exclusive_reread`. Rows of tables that cannot be read stay open, because another damaged
+    table must not prevent a restore.
+    """
+    try:
+        quarantine = Quarantine(lake, spec.pipeline)
+        tables_of = quarantine.last_landed_tables()
+        keys = quarantine.keys(QuarantineFilter()).select(list(ROW_KEY_COLUMNS))
+    except Exception as error:
+        log.warning("Open rows of %s stay as they are, because quarantine cannot be read: %s", spec.pipeline, error)
+        return 0
+    tables_by_row = _tables_by_row(spec, lake, keys)
+    closed = {
+        place: sorted(tables_by_row[place])
+        for place in sorted({*row_keys(keys)} & tables_by_row.keys())
+        if set(tables_of.get(place, ())) <= tables_by_row[place]
+    }
+    commits = ReplayCommits(spec, lake, home)
+    while closed:
+        ordinal = commits.next_ordinal()
+        shared = {"replay_id": reason, "replay": ordinal, "at": utc_now(), "spec_fingerprint": spec.fingerprint()}
+        outcomes = [
+            {**shared, "_seq": seq, "_position": position, "outcome": LANDED, "table_names": names}
+            for (seq, position), names in closed.items()
+        ]
+        if commits.land(ordinal, reason, (), outcomes):
+            break
+        commits.complete_prepared()
+    return len(closed)
+
+
+def _tables_by_row(spec: PipelineSpec, lake: Lake, keys: pa.Table) -> dict[RowKey, set[str]]:
+    """Returns the readable event tables that contain rows of the file events of these keys."""
+    tables: dict[RowKey, set[str]] = defaultdict(set)
+    of_these = ds.field("_seq").isin(pc.unique(keys.column("_seq")))
+    for table in spec.event_tables if keys.num_rows else ():
+        try:
+            rows = lake.rows(paths.table(spec.pipeline, table.name), columns=ROW_KEY_COLUMNS, filters=of_these)
+        except Exception as error:
+            log.warning("Quarantined rows of %s.%s stay open: %s", spec.pipeline, table.name, error)
+            continue
+        for place in () if rows is None else row_keys(rows):
+            tables[place].add(table.name)
+    return tables
 
 
 class ReplayCommits:

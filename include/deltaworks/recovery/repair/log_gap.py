@@ -35,7 +35,7 @@ from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, commit_history, list_log, state_at
+from deltaworks.tables.log import Action, LogFiles, check_log, commit_history, list_log, state_at
 from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
 from deltaworks.tables.protected_files import find_missing_files
 from deltaworks.tables.steps import batch_step, read_last_completed
@@ -77,7 +77,8 @@ def repair_log(
         fault: test hook, called at `readable`.
 
     Raises:
-        ContractError: TABLE_LOG_LOST, the first commit is missing; RESTORE_MUTABLE; and those of a restore.
+        ContractError: TABLE_LOG_LOST, the first commit is missing; TABLE_FEATURE_UNSUPPORTED; RESTORE_MUTABLE; and
+            those of a restore.
         ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
         ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
     """
@@ -128,12 +129,13 @@ class _LogRepairRun:
     def plan_log(self, *, dry_run: bool) -> LogRepair:
         """Lists the missing versions, and which of them can be recreated from a batch."""
         log = list_log(self._objects, self._key)
+        check_log(self._lake, self._key, log)
         if log.newest is None or (0 not in log.commits and log.checkpoint_up_to(log.newest) is None):
             raise ContractError(
                 "TABLE_LOG_LOST",
                 f"The log of {self._pipeline}.{self._table} has lost its first commit.",
-                hint="Restore `_delta_log` from the storage's versions; or remove what is left of the table's folder, "
-                f"then `deltaworks recover table {self._pipeline} {self._table}`.",
+                hint="Restore `_delta_log` from the storage's versions; or move the table's folder away, without "
+                f"deleting it, then `deltaworks recover table {self._pipeline} {self._table}`.",
             )
         missing = log.missing_commits(log.newest)
         before = state_at(self._lake, self._objects, self._key, missing[0] - 1 if missing else None)
@@ -278,8 +280,21 @@ def _rebuild_instruction(pipeline: str, keyed: KeyedTable) -> str:
 
 
 def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
+    """Yields the damage of one table. A log that cannot be read here is reported by name, with nothing concluded from
+    it.
+    """
+    log = list_log(home.objects, home.table(name))
+    try:
+        check_log(lake, home.table(name), log)
+        yield from _table_damages(lake, home, name, log, rebuild=rebuild)
+    except ContractError as error:
+        yield Damage(
+            pipeline=home.pipeline, subject=name, kind="unreadable", description=error.message, repair=error.hint
+        )
+
+
+def _table_damages(lake: Lake, home: PipelineHome, name: str, log: LogFiles, *, rebuild: str) -> Iterator[Damage]:
     objects, pipeline, key = home.objects, home.pipeline, home.table(name)
-    log = list_log(objects, key)
     batches = committed_batches(lake, home, name)
 
     def damage(kind: str, description: str, command: str) -> Damage:

@@ -40,7 +40,9 @@ OPERATION = "recover_table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRepair:
-    """The missing files of a table, their number of rows from statistics, their batches, and the restore."""
+    """The missing files of a table, their number of rows from statistics, their batches, and the restore. Files without
+    a count are `uncounted`; their rows are not included.
+    """
 
     pipeline: str
     table: str
@@ -49,6 +51,7 @@ class FilesRepair:
     rows: int
     batches: tuple[int, ...]
     restore: TableRestoreResult | None
+    uncounted: int = 0
 
 
 def repair_files(
@@ -78,11 +81,12 @@ def repair_files(
     state = state_at(lake, home.objects, key)
     missing = set(find_missing_files(lake, key, state.files))
     affected = {file: added for file, added in state.files.items() if missing & set(required_objects(added))}
-    files, rows = tuple(sorted(path for path, _ in affected)), sum(map(row_count, affected.values()))
+    files, counts = tuple(sorted(path for path, _ in affected)), [row_count(added) for added in affected.values()]
+    rows, uncounted = sum(count or 0 for count in counts), counts.count(None)
     batches = (
         _batches_in_files(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
     )
-    damage = replace(nothing, files=files, rows=rows, batches=batches)
+    damage = replace(nothing, files=files, rows=rows, batches=batches, uncounted=uncounted)
     if dry_run or not files:
         return damage
     request = TableRestoreRequest(

@@ -18,6 +18,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
 from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, Selection
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import RecordSourceSpec
@@ -171,7 +172,7 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
-            hint=f"Its bronze tables are {', '.join(bronze)}.",
+            hint=nearest_names_hint(unknown, bronze, prefix="Its bronze tables are"),
         )
 
 

@@ -11,6 +11,7 @@ from deltaworks.control.records.generations import RowSource
 from deltaworks.engine.notifications import notification_tables_by_source, source_by_notification_table
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import DeltaSourceSpec
@@ -28,7 +29,7 @@ def reject_mutable(spec: PipelineSpec, table: str) -> None:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
-            hint=f"It has {', '.join(bronze)}. Keyed, gold and live tables follow from these.",
+            hint=f"{nearest_names_hint([table], bronze, prefix='It has')} Keyed, gold and live tables follow.",
         )
     if table != QUARANTINE_TABLE and table in tables_affected_by_mutations(spec):
         raise ContractError(

@@ -6,6 +6,7 @@ ones and added columns. Writes nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -25,6 +26,7 @@ from deltaworks.recovery.restore.table_plan import TableRestorePlanner, missing_
 from deltaworks.specs.live import LIVE_PARTITION
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.file_workers import count_rows, table_rows
 from deltaworks.tables.files_commit import StateDifference
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -53,7 +55,7 @@ class PipelineRestorePlanner:
         Raises:
             ConfigError: RESTORE_POINT_INVALID for a version, which applies to one table only; BATCH_UNKNOWN.
             ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was abandoned;
-                LEDGER_WITHOUT_OFFSET; and the errors of reading a log.
+                LEDGER_WITHOUT_OFFSET; ROWS_UNKNOWN; and the errors of reading a log.
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
@@ -63,7 +65,8 @@ class PipelineRestorePlanner:
         for name in declared_tables(self._spec):
             table = self._lake.open(paths.table(self._pipeline, name))
             if table is not None and name not in put_back:
-                tables.append(TableLoss(table=name, **asdict(table_content(table))))
+                rows = table_rows(self._lake, paths.table(self._pipeline, name), table)
+                tables.append(TableLoss(table=name, **{**asdict(table_content(table)), "rows": rows}))
         return StartOver(
             pipeline=self._pipeline,
             generation=generation + 1,
@@ -78,6 +81,10 @@ class PipelineRestorePlanner:
             run=current_run(),
             at=iso_now(),
         )
+
+    def completed_at(self, batch: int) -> dt.datetime | None:
+        """Returns when a batch was complete; None if the ledger does not say."""
+        return BatchHistory(self._lake, self._home.objects, self._spec).detail(batch).summary.completed_at
 
     def _last_remaining_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
         """Returns the last batch to keep; the next generation starts after it."""
@@ -125,13 +132,14 @@ class PipelineRestorePlanner:
                 continue
             planner = TableRestorePlanner(self._spec, name, self._lake, self._home)
             then, now = planner.states_at_batch(batch.batch_id, batch.completed_at)
+            removed = [added for file, added in now.files.items() if file not in then.files]
             target = with_columns_from(then, now)
             self.missing_files[name] = tuple(missing_files(self._lake, now, target))
             counts = StateDifference.between(now, target)
             yield TableLoss(
                 table=name,
                 version=now.version,
-                rows=counts.rows_removed,
+                rows=count_rows(self._lake, now.key, removed),
                 files=counts.files_removed,
                 bytes=counts.bytes_removed,
                 restore_to=then.version,

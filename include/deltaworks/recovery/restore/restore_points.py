@@ -10,9 +10,11 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 
-from deltaworks.errors import ConfigError, ContractError
+from deltaworks.control.clock import utc_now
+from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
+from deltaworks.tables.versions import Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +44,13 @@ def batch_of_commit(commit: CommitInfo, pipeline: str, table: str) -> int | None
 
 
 def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> int:
-    """Returns the newest version committed at or before this instant, by commit timestamps.
+    """Returns the newest version up to which every commit was made at or before this instant; see
+    `Versions.version_at`.
 
     Raises:
         ContractError: TABLE_VERSION_UNAVAILABLE.
     """
-    for commit in commit_history(lake, key, newest=newest):
-        if commit.at <= at:
-            return commit.version
-    raise ContractError(
-        "TABLE_VERSION_UNAVAILABLE",
-        f"The log of {key} holds no version of {at.isoformat()} or before.",
-        hint="Choose a later time; the log keeps 30 days unless `delta.logRetentionDuration` says otherwise.",
-    )
+    return min(newest, Versions(lake, key, name=key).version_at(min(at, utc_now())))
 
 
 def version_at_batch(

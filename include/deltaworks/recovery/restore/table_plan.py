@@ -10,6 +10,7 @@ import datetime as dt
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from deltaworks import __version__
 from deltaworks.control.clock import iso_now
@@ -27,9 +28,10 @@ from deltaworks.recovery.restore.restore_points import (
     version_at_time,
 )
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.file_workers import rows_unknown_error, with_row_counts
 from deltaworks.tables.files_commit import StateDifference, TargetState, check_supported
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, FileId, TableState, state_at
+from deltaworks.tables.log import Action, FileId, TableState, row_count, state_at, total_rows
 from deltaworks.tables.protected_files import find_missing_files
 
 _NAMES_SHOWN = 5
@@ -66,6 +68,17 @@ class TableRestorePlan:
     missing_files: tuple[str, ...] = ()
 
     @property
+    def rows_removed(self) -> int | None:
+        """The number of rows in removed files; None if it is unknown. Lost files without a count are not included,
+        because the restore cannot take their rows away any more.
+        """
+        removed = [added for file, added in self.current.files.items() if file not in self.target.files]
+        lost = set(self.record.dropped_files)
+        return total_rows(
+            added for added in removed if unquote(added["path"]) not in lost or row_count(added) is not None
+        )
+
+    @property
     def difference(self) -> StateDifference:
         """The number of files and rows that are removed and added."""
         return StateDifference.between(self.current, self.target)
@@ -75,12 +88,16 @@ class TableRestorePlan:
 
         Raises:
             ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
-            ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED.
+            ContractError: RESTORE_FILES_MISSING, RESTORE_UNPREPARED, ROWS_UNKNOWN.
         """
         reject_missing_files(self.current.key, self.missing_files)
         if self.unprepared and self.record.row_source == "prepared":
             raise _unprepared_error(self.record.pipeline, self.record.table, self.unprepared)
-        name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_removed
+        name, rows = f"{self.record.pipeline}.{self.record.table}", self.rows_removed
+        if rows is None:
+            raise rows_unknown_error(
+                name, [added["path"] for added in self.current.files.values() if row_count(added) is None]
+            )
         if max_rows is None:
             raise ConfigError(
                 "RESTORE_UNBOUNDED",
@@ -171,7 +188,12 @@ class TableRestorePlanner:
         return self._state(self._version_at_batch(batch, completed_at, now)), now
 
     def _state(self, version: int | None = None) -> TableState:
-        return state_at(self._lake, self._home.objects, self._key, version)
+        """Returns the state at a version, with the row counts that statistics lack."""
+        state = state_at(self._lake, self._home.objects, self._key, version)
+        if state.rows is None:
+            counted = with_row_counts(self._lake, self._key, list(state.files.values()))
+            state.files = dict(zip(state.files, counted, strict=True))
+        return state
 
     def _current_supported_state(self) -> TableState:
         now = self._state()

@@ -20,7 +20,7 @@ from deltaworks.control.records.generations import LostCommit, Rollback, RowSour
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
-from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
+from deltaworks.recovery.quarantine.replay_commit import close_landed_rows, complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.restore.dependents import DownstreamPipeline, downstream_pipelines, reject_mutable
 from deltaworks.recovery.restore.lost_commits import add_actions, stage_lost_rows
 from deltaworks.recovery.restore.table_plan import TableRestorePlan, TableRestorePlanner, TableRestoreRequest
@@ -138,6 +138,8 @@ class TableRestore:
             self._fault("erased")
             Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
             self._fault("recorded")
+            reason = f"restore {plan.record.ordinal} of {self._table}"
+            close_landed_rows(self._spec, self._lake, self._home, reason=reason)
             self._home.rollbacks.record_completion(plan.record, version=restored.version)
         seconds = time.monotonic() - started
         return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)

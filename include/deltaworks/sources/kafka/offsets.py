@@ -231,6 +231,7 @@ def _lost_payload(number: int, topic: str, partition: int, gaps: Sequence[Offset
             "records_at_most": count,
             "ranges": [list(run) for run in gaps[:_MAX_RANGE_EXAMPLES]],
         },
+        records=count,
     )
 
 

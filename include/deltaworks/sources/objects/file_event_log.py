@@ -318,18 +318,34 @@ def data_files(table: DeltaTable) -> list[LogFile]:
     return sorted((LogFile(*row) for row in rows), key=lambda file: (file.first_seq, file.last_seq))
 
 
+#: The columns that identify a file event, as `row_identity` takes them.
+IDENTITY_COLUMNS = ("bucket", "key", "etag", "version_id", "size", "event_time")
+
+
 def file_event_identity(
-    bucket: str, key: str, etag: str, version_id: str | None = None, *, overwrites: Overwrites = "latest"
+    bucket: str,
+    key: str,
+    etag: str,
+    version_id: str | None = None,
+    *,
+    size: int | None = None,
+    event_time: datetime | None = None,
+    overwrites: Overwrites = "latest",
 ) -> bytes:
     """Returns a 16-byte hash that is equal for redeliveries of a file event and different for other file events.
 
     The overwrite policy decides whether the same key with another content, or another version of the same content, is
-    another file.
+    another file. The ETag stands for the content. Without one, version, size and time (in seconds) do: an unknown
+    content never equals another one.
     """
+    content: tuple[str, ...] = (etag,)
+    if not etag:
+        seconds = "" if event_time is None else str((event_time_us(event_time) or 0) // 1_000_000)
+        content = ("", version_id or "", "" if size is None else str(size), seconds)
     parts = {
         "ignore": (bucket, key),
-        "latest": (bucket, key, etag),
-        "every_version": (bucket, key, etag, version_id or ""),
+        "latest": (bucket, key, *content),
+        "every_version": (bucket, key, *content, version_id or ""),
     }[overwrites]
     digest = hashlib.blake2b(digest_size=16)
     for chunk in parts:
@@ -337,6 +353,12 @@ def file_event_identity(
         digest.update(len(encoded).to_bytes(8, "big"))
         digest.update(encoded)
     return digest.digest()
+
+
+def row_identity(row: Sequence[Any], *, overwrites: Overwrites) -> bytes:
+    """Returns the identity of a row of the log, given its IDENTITY_COLUMNS."""
+    *parts, size, event_time = row
+    return file_event_identity(*parts, size=size, event_time=event_time, overwrites=overwrites)
 
 
 class IdentitySet:

@@ -22,12 +22,14 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.sources.objects.file_event_log import (
     FILE_EVENT_SCHEMA,
+    IDENTITY_COLUMNS,
     MESSAGE_QUARANTINE_SCHEMA,
     FileEventLog,
     IdentitySet,
     file_event_identity,
     file_events_key,
     message_quarantine_key,
+    row_identity,
 )
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.relay import Overwrites
@@ -138,7 +140,13 @@ class FileEventLogWriter:
         for received in events:
             event = received.event
             identity = file_event_identity(
-                event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites
+                event.bucket,
+                event.key,
+                event.etag,
+                event.version_id,
+                size=event.size,
+                event_time=event.event_time,
+                overwrites=self._overwrites,
             )
             if identity not in self._identities:
                 new.setdefault(identity, received)
@@ -223,11 +231,8 @@ class FileEventLogWriter:
         position = 0
         for part in log.read_parts():
             position = part.column("seq")[-1].as_py()
-            rows = zip(
-                *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),
-                strict=True,
-            )
-            identities += (file_event_identity(*row, overwrites=self._overwrites) for row in rows)
+            rows = zip(*(part.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True)
+            identities += (row_identity(row, overwrites=self._overwrites) for row in rows)
         return position, IdentitySet(identities)
 
     def _load_message_ids(self) -> set[str]:

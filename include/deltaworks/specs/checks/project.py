@@ -120,7 +120,7 @@ def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[S
     if spec.source.format != "json":
         return
     for key_path, path in declared_paths(spec):
-        if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
+        if "/" in path and "`" not in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             suggestion = path.strip("/").replace("/", ".")
             yield declaration.error_at(key_path, f"separate the names of a path by dots: write {suggestion}")
 

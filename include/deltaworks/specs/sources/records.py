@@ -40,14 +40,28 @@ class CsvSpec(Spec):
             raise ValueError("declare columns only with header: false; otherwise the header has the names")
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("a column is named twice")
+        if self.delimiter == self.quote:
+            raise ValueError("delimiter and quote are the same character; no record could be read")
+        if {self.delimiter, self.quote} & {"\r", "\n"}:
+            raise ValueError("a line break ends a record; choose another delimiter and quote")
         return self
 
 
 class TsvSpec(Spec):
-    """Lines of tab-separated fields. Field names come from the preceding `#Fields:` line, or are declared."""
+    """Lines of tab-separated fields. Field names come from the preceding `#Fields:` line, or are declared.
+
+    Lines with the directives `#Version:`, `#Fields:`, `#Software:`, `#Start-Date:`, `#End-Date:`, `#Date:` and
+    `#Remark:` are no events; other lines that start with `#` are.
+    """
 
     columns: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("-",)
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("a column is named twice")
+        return self
 
 
 class BudgetSpec(Spec):
@@ -105,6 +119,11 @@ class RecordSourceSpec(PayloadSpec):
 
     Paths starting with `_record.` read record metadata (`key`, `headers`, `timestamp`, ...).
     """
+
+    schema_header: Annotated[Literal["none", "confluent", "glue"], CHANGES_PARSING] = Field(
+        default="none",
+        description="header that the serializer of a schema registry writes before each payload; it is removed",
+    )
 
     @model_validator(mode="after")
     def _check_record_format(self) -> Self:

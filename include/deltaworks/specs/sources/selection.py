@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.base import Bytes, Name, Spec, raise_problems
-from deltaworks.specs.globs import Glob
+from deltaworks.specs.globs import Glob, key_selection_problems
 from deltaworks.specs.sources.records import BudgetSpec, KafkaSourceSpec, KinesisSourceSpec, PayloadSpec
 from deltaworks.specs.spec_change_effects import (
     CHANGES_ADDRESS,
@@ -84,6 +84,12 @@ class FileSourceSpec(PayloadSpec):
     max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        problems = key_selection_problems(self.prefix, self.glob, buckets=[self.bucket])
+        raise_problems([((key,), text) for key, text in problems])
+        return self
 
     def display_name(self) -> str:
         """Returns bucket and key pattern for messages."""

@@ -176,19 +176,19 @@ def test_replayed_events_no_longer_count_as_quarantined(tmp_path: Path) -> None:
     objects, control = LocalObjects(tmp_path), "control/pipelines/games"
     sick = throughput_of((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
     objects.put(paths.throughput(control), sick.encode())
-    assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+    assert describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, NOW), LIMITS, NOW)
 
     record_replayed(objects, control, throughput_of((minutes(4), totals(0, 8_000))), now=NOW)
-    part = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+    part = describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, NOW), LIMITS, NOW)
     record_replayed(objects, control, throughput_of((minutes(4), totals(0, 1_000))), now=NOW)
 
     assert "1,000 of 10,000 events" in part
     assert "1,000 type_mismatch at level" in part
-    assert describe_quarantine_excess(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW) == ""
+    assert describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, NOW), LIMITS, NOW) == ""
     later = NOW + timedelta(minutes=30)
     sicker = throughput_of((minutes(30), totals(10_000, 9_000)), (minutes(0), totals(10_000, 900)), now=later)
     objects.put(paths.throughput(control), sicker.encode())
-    again = describe_quarantine_excess(read_with_replays(objects, control, LIMITS, later), LIMITS, later)
+    again = describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, later), LIMITS, later)
     assert "900 of 20,000 events" not in again, "4.5 % is no trouble"
     assert not again
 

@@ -14,13 +14,14 @@ from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
 from deltaworks.control.health.limits import Finding, HealthLimits
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import (
+    STARTED_AT_VARIABLE,
     Verdict,
     evaluate_health,
     invalid_spec_verdict,
     unreadable_verdict,
     verdict_of,
 )
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, TransientError
 from tests.heartbeats import healthy_heartbeat
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -402,3 +403,36 @@ def test_since_restarts_when_state_or_cause_changes(state: Any, cause: str, last
 
     assert (before.since, verdict.since) == (begun, begun if lasts else NOW)
     assert (verdict.state, verdict.cause, verdict.detail) == (state, cause, "then")
+
+
+def test_a_stream_is_starting_while_its_stack_has_just_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ago(86_400)
+    never = dataclasses.replace(
+        verdict_on(None), cause="NEVER_STARTED", since=NOW - timedelta(days=1), state="unhealthy"
+    )
+    last_states = [
+        (heartbeat_of(state="ended", written_at=old), None),
+        (heartbeat_of(state="running", written_at=old), None),
+        (heartbeat_of(state="failed", written_at=old, error={"condition": "BATCH_STALLED"}), None),
+        (None, never),
+    ]
+
+    def states(up_seconds: float) -> set[str]:
+        monkeypatch.setenv(STARTED_AT_VARIABLE, ago(up_seconds))
+        return {verdict_on(heartbeat, previous=previous).state for heartbeat, previous in last_states}
+
+    assert states(5) == states(170) == {"starting"}
+    assert states(200) == states(86_400) == {"unhealthy"}
+    monkeypatch.delenv(STARTED_AT_VARIABLE)
+    assert {verdict_on(heartbeat, previous=previous).state for heartbeat, previous in last_states} == {"unhealthy"}
+
+
+def test_a_heartbeat_that_is_still_being_read_keeps_the_last_verdict() -> None:
+    error = TransientError("NOT_READ_YET", "still being read")
+    before = verdict_on(heartbeat_of())
+
+    known = unreadable_verdict(error, kind="stream", name="games", now=NOW, previous=before)
+    unknown = unreadable_verdict(error, kind="stream", name="games", now=NOW)
+
+    assert known == before
+    assert (unknown.state, unknown.cause) == ("starting", "NOT_READ")

@@ -16,7 +16,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
-from deltaworks.events.enrichment.lookups_and_masks import format_ip, parse_ip, truncate_ip_text
+from deltaworks.privacy.tokens.redactor import format_ip, parse_ip, truncate_ip
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.testing import local_storage
 from tests.shared_data import SHARED_DATA
@@ -78,7 +78,7 @@ def test_masked_addresses_have_other_results_so_lookups_come_first(storage: Stor
     ]
     firsts = [str(ipaddress.ip_network(network, strict=False)[0]) for network in networks]
 
-    changed = sum(reader.lookup(first) != reader.lookup(truncate_ip_text(first) or "") for first in firsts)
+    changed = sum(reader.lookup(first) != reader.lookup(truncate_ip(first) or "") for first in firsts)
 
     assert (changed, len(firsts)) == (1_879, 2_109)
 

@@ -156,7 +156,8 @@ def test_tsv_and_text_lines_are_erased() -> None:
     new = erased(tsv, b"#Fields: player amount\nann\t1\nbob\t2\n")
     assert new is not None
     assert events_of(tsv, new) == [None, b"bob\t2"]
-    text = pipeline(source={"format": "text", "pattern": r"(?P<player>\w+) (?P<amount>\d+)"})
+    event = {"name": {"constant": "order"}, "time": {"arrival": True}}
+    text = pipeline(source={"format": "text", "pattern": r"(?P<player>\w+) (?P<amount>\d+)"}, event=event)
     new = erased(text, b"bob 1\nann 2\nbob 1\n")
     assert new is not None
     assert events_of(text, new) == [b"bob 1", None, b"bob 1"]

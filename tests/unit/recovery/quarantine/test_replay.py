@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import read_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks import lease
@@ -23,13 +24,17 @@ from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
+from deltaworks.events.reasons import ENTIRE_OBJECT
 from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine import replay_commit
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter, record_reprocessed
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.variant import encode_json
 from deltaworks.testing import declare_table
@@ -661,3 +666,42 @@ def _landing(spec: PipelineSpec, bodies: list[bytes]) -> dict[tuple[int, int], l
             if name != "quarantine":
                 names.append(name)
     return found
+
+
+def received(key: str, size: int, etag: str) -> ReceivedEvent:
+    """An announcement of now."""
+    file = FileEvent("landing", key, size, etag, None, utc_now(), "ObjectCreated:Put", None)
+    return ReceivedEvent(file, "message", utc_now())
+
+
+def test_a_lost_object_sent_again_with_the_same_content_lands_once_and_only_where_it_had_not(
+    stage: ReplayHarness, make_spec: MakeSpec
+) -> None:
+    spec = spec_with(make_spec)
+    body = event(1)
+    stage.ingest(spec, body)
+    stage.ingest(spec, body, lost=True)
+    writer = FileEventLogWriter(Lake(stage.lake.storage), "landing", epoch=1)
+    lost = stage.events[1]
+
+    (stage.landing / lost["key"]).write_bytes(body)
+    sent_again = [received(file["key"], file["size"], file["etag"]) for file in stage.events]
+
+    assert writer.append(sent_again).is_empty
+    assert (stage.places("orders"), stage.open_places()) == (Counter([(1, 0)]), Counter([(2, ENTIRE_OBJECT)]))
+    for landed in (1, 0):
+        result = replay_quarantine(stage.catalog(spec), "shop", QuarantineFilter(), dry_run=False)
+        assert (result.landed, result.selected) == (landed, landed)
+        assert (stage.places("orders"), stage.open_places()) == (Counter([(1, 0), (2, 0)]), Counter())
+
+
+def test_a_lost_object_sent_again_with_other_content_is_another_file(stage: ReplayHarness, make_spec: MakeSpec) -> None:
+    spec = spec_with(make_spec)
+    stage.ingest(spec, event(1), lost=True)
+    (lost,) = stage.events
+    writer = FileEventLogWriter(Lake(stage.lake.storage), "landing", epoch=1)
+    (stage.landing / lost["key"]).write_bytes(event(2))
+    assert writer.append([received(lost["key"], lost["size"], "other")]).events.num_rows == 1
+    result = replay_quarantine(stage.catalog(spec), "shop", QuarantineFilter(), dry_run=False)
+
+    assert (result.landed, dict(result.missing_causes)) == (0, {"object_changed": 1})

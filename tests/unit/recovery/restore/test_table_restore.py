@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, Harness
+from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_struct
 
 ORDERS = paths.table("shop", "orders")
 
@@ -221,6 +224,35 @@ def test_files_of_more_rows_than_were_said_never_go(stage: Harness, max_rows: in
         restore(stage, request(max_rows=max_rows))
 
     assert PipelineHome(stage.objects, "shop").rollbacks.newest() == 0
+
+
+@pytest.mark.parametrize("change", [drop_statistics, keep_statistics_as_struct])
+def test_rows_that_the_log_does_not_count_are_bounded_too(stage: Harness, change: Callable[[Lake, str], None]) -> None:
+    change(stage.lake, ORDERS)
+    restored: dict[str, Any] = {"point": RestorePoint(version=0), "repair": "none"}
+
+    counted = count(stage, request(**restored))
+    assert counted.difference is not None
+    rows = counted.difference.rows_removed
+    assert rows is not None
+    assert rows > 0
+    with pytest.raises(ConfigError, match="RESTORE_TOO_LARGE"):
+        restore(stage, request(**restored, max_rows=rows - 1))
+    restore(stage, request(**restored, max_rows=rows))
+
+    assert not stage.landed("orders")
+
+
+def test_nothing_goes_back_while_the_rows_of_a_file_cannot_be_counted(stage: Harness) -> None:
+    drop_statistics(stage.lake, ORDERS)
+    state = state_at(stage.lake, stage.objects, ORDERS)
+    (path, _), *_ = state.files
+    (stage.root / "lake" / ORDERS / path).write_bytes(b"PAR1 torn PAR1")
+
+    with pytest.raises(ContractError, match="ROWS_UNKNOWN"):
+        restore(stage, request(RestorePoint(version=0), repair="none"))
+
+    assert state_at(stage.lake, stage.objects, ORDERS).version == state.version
 
 
 def test_nothing_goes_back_within_the_turn_of_another_job(stage: Harness) -> None:

@@ -180,6 +180,7 @@ def test_the_peak_is_the_largest_sample_and_counts_the_stack_and_the_caller(home
     [
         ("sandbox.servers.moto_server", "moto"),
         ("deltaworks.alerts.deadman", "deadman"),
+        ("sandbox.stack.companion", "deadman"),
         ("deltaworks.sources.objects.relay", "relay"),
         ("sandbox.airflow.component", "airflow"),
     ],

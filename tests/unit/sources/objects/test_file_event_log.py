@@ -78,6 +78,16 @@ def test_a_repeated_announcement_is_skipped_before_and_after_a_restart(lake: Lak
     assert keys(lake) == ["a", "a"]
 
 
+def test_later_contents_of_a_key_without_etags_are_appended_once_each(lake: Lake) -> None:
+    later = NOON + timedelta(minutes=5)
+    first, larger, newer = (received("a", etag=""), received("a", etag="", size=11), received("a", etag="", at=later))
+    writer = reopened(lake)
+    assert writer.append([first, first]).duplicates == 1
+    assert writer.append([larger, newer, first]).duplicates == 1
+    assert reopened(lake, epoch=2).append([newer, first, larger]).is_empty
+    assert FileEventLog(lake, RELAY).read(0).column("size").to_pylist() == [10, 11, 10]
+
+
 def test_shuffled_redeliveries_give_each_file_event_once(lake: Lake) -> None:
     random.seed(7)
     deliveries = [received(f"f{number}") for number in range(200)] * 3

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from deltaworks.control.aws_sessions import aws_session
 from deltaworks.errors import ConfigError
-from deltaworks.sources.objects.relay.messages import FileEvent, is_folder_marker
+from deltaworks.sources.objects.relay.messages import FileEvent, noise_reason
 from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
@@ -127,7 +127,7 @@ def list_pages(
             cancelled=cancelled,
         )
     for page in pages:
-        yield [event for event in page if matches(event.key) and not is_folder_marker(event.key, event.size)]
+        yield [event for event in page if matches(event.key) and noise_reason(event.key, event.size) is None]
 
 
 def _s3_pages(

@@ -1,11 +1,13 @@
 """Parses queue messages: created objects, events to ignore, and problems.
 
 Supports S3 notifications, S3 notifications in SNS envelopes, and EventBridge events. Every record of a message counts.
+Only events known to create no object are ignored; an event of another kind is a problem, because it may announce one.
 Uses neither network nor clock; `parse_message` never raises.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +34,8 @@ class Problem(StrEnum):
     UNSAFE_KEY = "unsafe_key"
     UNSAFE_TAG = "unsafe_tag"
     FOREIGN_BUCKET = "foreign_bucket"
+    EVENT_NOT_UNDERSTOOD = "event_not_understood"
+    CLOUDTRAIL_EVENT = "cloudtrail_event"
 
 
 class IgnoreReason(StrEnum):
@@ -40,6 +44,9 @@ class IgnoreReason(StrEnum):
     TEST_EVENT = "test_event"
     NOT_CREATED = "not_created"
     FOLDER_MARKER = "folder_marker"
+    JOB_MARKER = "job_marker"
+    TEMPORARY_OBJECT = "temporary_object"
+    EMPTY_OBJECT = "empty_object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +143,8 @@ def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> Parsed
             continue
         if event is None:
             ignored.append(IgnoreReason.NOT_CREATED)
-        elif is_folder_marker(event.key, event.size):
-            ignored.append(IgnoreReason.FOLDER_MARKER)
+        elif (noise := noise_reason(event.key, event.size)) is not None:
+            ignored.append(noise)
         elif event.bucket not in buckets and ANY_BUCKET not in buckets:
             problems.append(Problem.FOREIGN_BUCKET)
         else:
@@ -155,9 +162,63 @@ def _reject_unsafe_names(event: FileEvent) -> None:
         raise _MessageError(Problem.UNSAFE_TAG)
 
 
-def is_folder_marker(key: str, size: int) -> bool:
-    """Returns whether the object is an empty placeholder for a folder, as consoles and S3 file systems create it."""
-    return size == 0 and key.endswith("/")
+#: Kinds of S3 events that create no object, in the names of S3, MinIO and Ceph.
+_NOT_CREATED = (
+    "ObjectRemoved:",
+    "ObjectRestore:",
+    "ObjectTagging:",
+    "ObjectAcl:",
+    "ObjectAccessed:",
+    "ObjectTransition:",
+    "ObjectLifecycle:",
+    "LifecycleExpiration:",
+    "LifecycleTransition",
+    "IntelligentTiering",
+    "ReducedRedundancyLostObject",
+    "Replication:",
+    "Scanner:",
+    "BucketCreated:",
+    "BucketRemoved:",
+    "ObjectSynced:Delete",
+)
+_CREATED = ("ObjectCreated:", "ObjectSynced:Create")
+_NOT_CREATED_DETAILS = frozenset(
+    {
+        "Object Deleted",
+        "Object Restore Initiated",
+        "Object Restore Completed",
+        "Object Restore Expired",
+        "Object Storage Class Changed",
+        "Object Access Tier Changed",
+        "Object ACL Updated",
+        "Object Tags Added",
+        "Object Tags Deleted",
+    }
+)
+_CLOUDTRAIL_DETAIL = "AWS API Call via CloudTrail"
+#: Calls that CloudTrail records and that create no object; and those that do.
+_READING_CALLS = ("Get", "Head", "List", "Delete", "Abort", "UploadPart", "CreateMultipartUpload", "Select", "Restore")
+_CREATING_CALLS = frozenset({"PutObject", "CopyObject", "CompleteMultipartUpload", "PostObject"})
+_JOB_MARKER = re.compile(r"_SUCCESS|_(?:started|committed)_\d+")
+_TEMPORARY_FOLDER = "_temporary"
+_STAGING_PREFIXES = (".spark-staging", ".hive-staging")
+_TEMPORARY_SUFFIX = "._COPYING_"
+
+
+def noise_reason(key: str, size: int) -> IgnoreReason | None:
+    """Returns why an object is known by its name or size to have no events: placeholders for folders, markers and
+    temporary objects of Hadoop and Spark jobs, and empty objects. None for other objects.
+    """
+    *folders, name = key.split("/")
+    if (size == 0 and not name) or name.endswith("_$folder$"):
+        return IgnoreReason.FOLDER_MARKER
+    if any(folder == _TEMPORARY_FOLDER or folder.startswith(_STAGING_PREFIXES) for folder in folders):
+        return IgnoreReason.TEMPORARY_OBJECT
+    if name.endswith(_TEMPORARY_SUFFIX):
+        return IgnoreReason.TEMPORARY_OBJECT
+    if _JOB_MARKER.fullmatch(name):
+        return IgnoreReason.JOB_MARKER
+    return IgnoreReason.EMPTY_OBJECT if size == 0 else None
 
 
 def _notification_event(record: Any) -> FileEvent | None:
@@ -165,7 +226,8 @@ def _notification_event(record: Any) -> FileEvent | None:
     if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     name = _text(record, "eventName").removeprefix("s3:")
-    if not name.startswith("ObjectCreated:"):
+    if not name.startswith(_CREATED):
+        _reject_unless(name.startswith(_NOT_CREATED))
         return None
     s3_object = _mapping(record["s3"], "object")
     try:
@@ -175,7 +237,8 @@ def _notification_event(record: Any) -> FileEvent | None:
     return FileEvent(
         bucket=_text(_mapping(record["s3"], "bucket"), "name"),
         key=key,
-        size=_size(s3_object),
+        # MinIO omits the size of an empty object.
+        size=0 if record.get("eventSource") == "minio:s3" and "size" not in s3_object else _size(s3_object),
         etag=_etag(s3_object.get("eTag")),
         version_id=_optional_text(s3_object.get("versionId")),
         event_time=_parse_time(_text(record, "eventTime")),
@@ -188,9 +251,14 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
     """Parses an EventBridge event. Its keys are not encoded."""
     if content.get("source") != "aws.s3":
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
-    if content["detail-type"] != "Object Created":
-        return None
+    kind = content["detail-type"]
     detail = _mapping(content, "detail")
+    if kind == _CLOUDTRAIL_DETAIL:
+        _reject_creating_call(detail)
+        return None
+    if kind != "Object Created":
+        _reject_unless(kind in _NOT_CREATED_DETAILS)
+        return None
     s3_object = _mapping(detail, "object")
     return FileEvent(
         bucket=_text(_mapping(detail, "bucket"), "name"),
@@ -202,6 +270,29 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
         event_name=f"ObjectCreated:{detail.get('reason') or 'unknown'}",
         sequencer=_optional_text(s3_object.get("sequencer")),
     )
+
+
+def _reject_unless(creates_nothing: bool) -> None:
+    """Raises if an event is not known to create no object.
+
+    Raises:
+        _MessageError: event_not_understood.
+    """
+    if not creates_nothing:
+        raise _MessageError(Problem.EVENT_NOT_UNDERSTOOD)
+
+
+def _reject_creating_call(detail: Mapping[str, Any]) -> None:
+    """Raises unless an API call is known to have created no object.
+
+    Raises:
+        _MessageError: cloudtrail_event, the call created an object, but names neither its ETag nor its size; or
+            event_not_understood.
+    """
+    name = _text(detail, "eventName")
+    if name in _CREATING_CALLS and not detail.get("errorCode"):
+        raise _MessageError(Problem.CLOUDTRAIL_EVENT)
+    _reject_unless(name in _CREATING_CALLS or name.startswith(_READING_CALLS))
 
 
 def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -20,11 +20,13 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.reprocess import Replacements
 from deltaworks.sources.objects.file_event_log import (
+    IDENTITY_COLUMNS,
     FileEventLog,
     LogReader,
     file_event_identity,
     filter_events,
     message_quarantine_key,
+    row_identity,
 )
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.messages import parse_message
@@ -108,7 +110,15 @@ def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[s
             result.reasons[parsed.reason] += 1
             continue
         names[body] = {
-            file_event_identity(event.bucket, event.key, event.etag, event.version_id, overwrites=spec.overwrites)
+            file_event_identity(
+                event.bucket,
+                event.key,
+                event.etag,
+                event.version_id,
+                size=event.size,
+                event_time=event.event_time,
+                overwrites=spec.overwrites,
+            )
             for event in parsed.events
         }
     logged = _logged_identities(spec, lake, set().union(*names.values()))
@@ -122,10 +132,10 @@ def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> s
     logged: set[bytes] = set()
     if not identities:
         return logged
-    columns = ("seq", "bucket", "key", "etag", "version_id")
+    columns = ("seq", *IDENTITY_COLUMNS)
     for part in FileEventLog(lake, spec.relay).read_parts(columns=columns):
         for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
-            name = file_event_identity(*parts, overwrites=spec.overwrites)
+            name = row_identity(parts, overwrites=spec.overwrites)
             if name in identities:
                 logged.add(name)
         if logged == identities:
@@ -133,7 +143,7 @@ def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> s
     return logged
 
 
-_COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
+_COLUMNS = ("seq", *IDENTITY_COLUMNS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,15 +183,22 @@ def reconcile(
                 existing.add((bucket, event.key))
                 original = replacements.original(bucket, event.key, event.etag)
                 etag = event.etag if original is None else original.etag
-                name = file_event_identity(bucket, event.key, etag, overwrites=_listing_overwrites(spec))
+                name = file_event_identity(
+                    bucket,
+                    event.key,
+                    etag,
+                    event.version_id,
+                    size=event.size,
+                    event_time=event.event_time,
+                    overwrites=_listing_overwrites(spec),
+                )
                 listed[name] = (f"{bucket}/{event.key}", event.event_time > recent_after)
     result.listed = len(listed)
     for part in FileEventLog(lake, spec.relay).read_parts(columns=_COLUMNS):
         for row in part.to_pylist():
             result.logged += 1
-            listed.pop(
-                file_event_identity(row["bucket"], row["key"], row["etag"], overwrites=_listing_overwrites(spec)), None
-            )
+            parts = [row[name] for name in IDENTITY_COLUMNS]
+            listed.pop(row_identity(parts, overwrites=_listing_overwrites(spec)), None)
         result.missing += _missing_unread(part, existing, readers, prefix)
     result.unannounced = sorted(name for name, is_recent in listed.values() if not is_recent)
     result.recent = sum(is_recent for _, is_recent in listed.values())

@@ -52,6 +52,12 @@ def event_bridge(kind: str = "Object Created", **found: Any) -> str:
     )
 
 
+def cloudtrail(call: str, **changes: Any) -> str:
+    detail = {"eventSource": "s3.amazonaws.com", "eventName": call, "requestParameters": {"bucketName": BUCKET}}
+    kind = "AWS API Call via CloudTrail"
+    return json.dumps({"detail-type": kind, "source": "aws.s3", "detail": detail | changes})
+
+
 def parse(body: str) -> ParsedMessage:
     return parse_message(body, buckets=(BUCKET,))
 
@@ -114,6 +120,29 @@ def test_the_test_event_is_ignored(wrap: Any) -> None:
         notification(record(eventName="ObjectRemoved:Delete", object={"size": None})),
         notification(record(eventName="s3:ObjectRestore:Completed")),
         notification(record(eventName="LifecycleExpiration:Delete")),
+        *(
+            notification(record(eventName=f"{prefix}{name}"))
+            for prefix in ("", "s3:")
+            for name in (
+                "ObjectRemoved:DeleteMarkerCreated",
+                "ObjectTagging:Put",
+                "ObjectAcl:Put",
+                "LifecycleTransition",
+                "IntelligentTiering",
+                "ReducedRedundancyLostObject",
+                "Replication:OperationFailedReplication",
+                "ObjectAccessed:Head",
+                "ObjectLifecycle:Expiration:Current",
+                "ObjectSynced:Delete",
+                "BucketCreated:*",
+            )
+        ),
+        event_bridge("Object Tags Added"),
+        event_bridge("Object Storage Class Changed"),
+        cloudtrail("GetObject"),
+        cloudtrail("DeleteObjects"),
+        cloudtrail("UploadPart"),
+        cloudtrail("PutObject", errorCode="AccessDenied"),
         event_bridge("Object Deleted"),
         event_bridge("Object Restore Completed"),
     ],
@@ -126,6 +155,19 @@ def test_events_without_a_created_object_are_acknowledged_and_counted(body: str)
     ("body", "problem"),
     [
         ("", Problem.NOT_JSON),
+        (notification(record(eventName="ObjectReplicated:Copy")), Problem.EVENT_NOT_UNDERSTOOD),
+        (notification(record(eventName="OBJECT_FINALIZE")), Problem.EVENT_NOT_UNDERSTOOD),
+        (notification(record(eventName="objectcreated:put")), Problem.EVENT_NOT_UNDERSTOOD),
+        (event_bridge("Object Copied"), Problem.EVENT_NOT_UNDERSTOOD),
+        (cloudtrail("PutObject"), Problem.CLOUDTRAIL_EVENT),
+        (cloudtrail("CompleteMultipartUpload"), Problem.CLOUDTRAIL_EVENT),
+        (cloudtrail("CopyObject"), Problem.CLOUDTRAIL_EVENT),
+        (cloudtrail("WriteGetObjectResponse"), Problem.EVENT_NOT_UNDERSTOOD),
+        ('{"detail-type": "AWS API Call via CloudTrail", "source": "aws.s3"}', Problem.RECORD_MALFORMED),
+        # Google Cloud Storage, Azure Event Grid and Alibaba's OSS.
+        ('{"kind": "storage#object", "bucket": "landing", "name": "a", "size": "7"}', Problem.NOT_AN_S3_MESSAGE),
+        ('[{"eventType": "Microsoft.Storage.BlobCreated", "subject": "/a"}]', Problem.NOT_AN_S3_MESSAGE),
+        ('{"events": [{"eventName": "ObjectCreated:PutObject", "oss": {}}]}', Problem.NOT_AN_S3_MESSAGE),
         ("Hello from SNS!", Problem.NOT_JSON),
         ('{"Records": [', Problem.NOT_JSON),
         (in_sns("Hello from SNS!"), Problem.NOT_JSON),
@@ -189,7 +231,6 @@ def test_no_text_makes_the_parser_fail(body: str) -> None:
 PUBLISHED = [
     ("s3_event_messages/notification-content-structure-01.json", (), (IgnoreReason.TEST_EVENT,)),
     ("s3_event_messages/notification-content-structure-02.json", ("mybucket", "HappyFace.jpg", 1024), ()),
-    ("s3_event_messages/notification-content-structure-00.json", (), (IgnoreReason.NOT_CREATED,)),
     ("s3_event_messages/ev-events-00.json", ("DOC-EXAMPLE-BUCKET1", "example-key", 5), ()),
     ("s3_event_messages/ev-events-01.json", (), (IgnoreReason.NOT_CREATED,)),
     ("s3_event_messages/ev-events-02.json", (), (IgnoreReason.NOT_CREATED,)),
@@ -216,6 +257,12 @@ def test_published_messages_are_parsed_as_documented(path: str, event: Any, igno
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
+def test_the_published_template_has_no_kind_of_event() -> None:
+    body = (SHARED_DATA / "s3_event_messages/notification-content-structure-00.json").read_text()
+    assert parse(body).problems == (Problem.EVENT_NOT_UNDERSTOOD,)
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
 def test_messages_of_other_services_are_not_file_events() -> None:
     folder = SHARED_DATA / "aws_event_samples"
     others = [path for path in folder.glob("*.json") if not path.name.startswith("s3-")]
@@ -224,3 +271,46 @@ def test_messages_of_other_services_are_not_file_events() -> None:
         parsed = parse_message(path.read_text(), buckets=("sourcebucket",))
         assert parsed.problems, path.name
         assert not parsed.events, path.name
+
+
+def test_an_object_that_ceph_synced_from_another_zone_is_created() -> None:
+    (event,) = parse(notification(record(eventName="ObjectSynced:Create"))).events
+    assert (event.key, event.event_name) == ("games/a.gz", "ObjectSynced:Create")
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "reason"),
+    [
+        ("games/", 0, IgnoreReason.FOLDER_MARKER),
+        ("games_$folder$", 0, IgnoreReason.FOLDER_MARKER),
+        ("day=1/_$folder$", 3, IgnoreReason.FOLDER_MARKER),
+        ("day=1/_SUCCESS", 0, IgnoreReason.JOB_MARKER),
+        ("_SUCCESS", 120, IgnoreReason.JOB_MARKER),
+        ("day=1/_committed_8123", 90, IgnoreReason.JOB_MARKER),
+        ("day=1/_started_8123", 0, IgnoreReason.JOB_MARKER),
+        ("out/_temporary/0/task_1/part-0.json", 50, IgnoreReason.TEMPORARY_OBJECT),
+        ("out/.spark-staging-8/part-0.json", 50, IgnoreReason.TEMPORARY_OBJECT),
+        ("out/.hive-staging_hive_2026/part-0.json", 50, IgnoreReason.TEMPORARY_OBJECT),
+        ("out/a.json._COPYING_", 50, IgnoreReason.TEMPORARY_OBJECT),
+        ("day=1/a.json", 0, IgnoreReason.EMPTY_OBJECT),
+        ("day=1/a.json", 1, None),
+        ("games/", 5, None),
+        ("_SUCCESS/a.json", 5, None),
+        ("day=1/_SUCCESS.json", 5, None),
+        ("my_temporary/a.json", 5, None),
+        ("_events/_orders.json", 5, None),
+        ("_committed_by_ana.json", 5, None),
+    ],
+)
+def test_objects_without_events_are_known_by_name_or_size(key: str, size: int, reason: IgnoreReason | None) -> None:
+    parsed = parse(notification(record(object={"key": key, "size": size})))
+
+    assert parsed.ignored == (() if reason is None else (reason,))
+    assert (len(parsed.events), parsed.problems) == (int(reason is None), ())
+
+
+def test_minio_omits_the_size_of_an_empty_object() -> None:
+    empty = record(eventSource="minio:s3")
+    del empty["s3"]["object"]["size"]
+
+    assert parse(notification(empty)).ignored == (IgnoreReason.EMPTY_OBJECT,)
