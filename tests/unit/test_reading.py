@@ -18,6 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
+from deltaworks.tables.variant import delta_schema, encode_json, variant_array
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "how-to/read-tables.md").read_text()
 EXAMPLES = re.findall(r"(<!-- marks -->\n)?```python\n(.*?)```", PAGE, re.DOTALL)
@@ -149,6 +151,17 @@ def test_deltalakes_own_dataset_and_polars_over_it_refuse_a_table_with_marks(mar
         DeltaTable(marked).to_pyarrow_dataset()
     with pytest.raises(DeltaProtocolError, match="deletionVectors"):
         pl.read_delta(marked, use_pyarrow=True)
+
+
+def test_the_example_for_undeclared_fields_reads_them(tmp_path: Path) -> None:
+    (example,) = (example for _, example in EXAMPLES if '"_rest"' in example)
+    rows = pa.table({"shop": ["b", "c"], "_rest": variant_array([encode_json('{"color": "red"}'), None])})
+    table = DeltaTable.create(tmp_path / "orders", delta_schema(rows.schema))
+    write_deltalake(table, rows, mode="append")
+
+    names = run(example.replace("count(*) AS n", "_rest.color"), table.table_uri)
+
+    assert sorted(map(str, names["answer"])) == ["('red',)", "(None,)"]
 
 
 @pytest.mark.parametrize("package", ["deltalake", "duckdb", "pandas", "polars", "pyspark", "delta-spark"])

@@ -14,6 +14,7 @@ from deltaworks.cli.output import listing_command
 from deltaworks.control.clock import utc_now
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.specs.table import REST_COLUMN
 from deltaworks.tables.bounded_query import confine_connection, describe_error
 from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
@@ -59,6 +60,7 @@ def _run_query(
     query: str, project: Catalog, *, limit: int, unconfined: bool
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Returns the columns and up to `limit` + 1 rows; the additional row tells the caller that there are more."""
+    _check_variants(query, project)
     connection, names = _connect(project, query, unconfined=unconfined)
     time_travel = _time_travel(query, connection, project)
     try:
@@ -79,6 +81,28 @@ def _run_query(
     except duckdb.Error as error:
         missing = time_travel.missing_files_error() if time_travel is not None else None
         raise missing or _query_error(error, query, project, names) from error
+
+
+def _check_variants(query: str, project: Catalog) -> None:
+    """Rejects operations on undeclared fields without a cast, whose results mislead. Loads the SQL parser if needed.
+
+    Raises:
+        ConfigError: SQL_REFUSED.
+    """
+    tables = (table for spec in project.pipelines.values() for table in spec.tables)
+    if REST_COLUMN not in query.lower() or not any(table.keep_rest == "variant" for table in tables):
+        return
+    from sqlglot.errors import SqlglotError
+
+    from deltaworks.specs.checks.query_errors import parse_query, variant_problems
+
+    try:
+        parsed = parse_query(query, dialect="duckdb")
+    except SqlglotError:
+        return
+    problem = next(variant_problems(parsed, "duckdb", returns_variants=True), None) if parsed is not None else None
+    if problem is not None:
+        raise ConfigError("SQL_REFUSED", f"Line {problem[0]}: {problem[1]}.")
 
 
 def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:

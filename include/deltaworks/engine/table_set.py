@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Field
 
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
@@ -30,6 +30,7 @@ from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner_epoch, 
 from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
+from deltaworks.tables.variant import delta_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -301,7 +302,7 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
         ContractError: TABLE_SCHEMA_DIFFERS, a column has another type than declared.
     """
     on_disk = {field.name: field for field in handle.schema().fields}
-    fields = {field.name: field for field in Schema.from_arrow(declared).fields}
+    fields = {field.name: field for field in delta_schema(declared).fields}
     mismatched = [
         f"{column} is {on_disk[column].type} on disk and {field.type} in pipeline.yaml"
         for column, field in fields.items()

@@ -32,6 +32,7 @@ from deltaworks.tables.files import WrittenFile, data_file_path, encode_parquet,
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 from deltaworks.tables.steps import batch_step
+from deltaworks.tables.variant import read_with_variants, variant_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -177,7 +178,7 @@ class SparkWriter:
         storage = self._lake.storage
         if prepared_table.writer == self.name:
             staged = [storage.spark_uri(f"{staging_key(pipeline, prepared_table.table)}/{file.path}") for file in files]
-            return self._spark.read.parquet(*staged)
+            return read_with_variants(self._spark, staged, self._variants(prepared_table.table))
         by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
         for file in files:
             address = storage.spark_uri(f"{paths.table(pipeline, prepared_table.table)}/{file.path}")
@@ -188,11 +189,14 @@ class SparkWriter:
         ]
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 
+    def _variants(self, table: str) -> frozenset[str]:
+        return variant_columns(self._tables[table].schema())
+
     def _with_partition(self, table: str, values: dict[str, str | None], addresses: list[str]) -> DataFrame:
         from pyspark.sql import functions as F
 
         types = {field.name: str(json.loads(field.to_json())["type"]) for field in self._tables[table].schema().fields}
-        frame = self._spark.read.parquet(*addresses)
+        frame = read_with_variants(self._spark, addresses, self._variants(table))
         for name, value in values.items():
             frame = frame.withColumn(name, F.lit(value).cast(types[name]))
         return frame

@@ -1,4 +1,4 @@
-"""Builds the columns of one table: declared columns, evolved columns and rescued fields.
+"""Builds the columns of one table: declared columns, evolved columns and undeclared fields.
 
 Files of a prepared batch may differ from the table's current schema. A table may be suspended because a column's
 declared type differs from its type on disk; the fan-out then still writes files with the declared type. After the
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
@@ -28,6 +28,7 @@ from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.source_fields import PARTITION_FIELD
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.events.undeclared_fields import (
+    json_text,
     json_type,
     leaf_fields,
     read_fields,
@@ -38,12 +39,13 @@ from deltaworks.events.undeclared_fields import (
 from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
-from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec
+from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, REST_COLUMN, ColumnSpec, TableSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import WrittenFile, open_parquet, read_parquet, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.variant import delta_schema, encode_json, variant_array
 
 Reasons = dict[int, list[Reason]]
 ColumnKey = tuple[tuple[str, ...], ColumnType, TimeFormat, bool]
@@ -165,7 +167,7 @@ class TableColumns:
         findings: TaskFindings,
         load_lossless: Callable[[int], Any],
     ) -> pa.Table:
-        """Returns `rows` of accepted `events`, extended by evolved columns and the rescued column.
+        """Returns `rows` of accepted `events`, extended by evolved columns and the column of undeclared fields.
 
         Args:
             load_lossless: returns the event at an index with number literals, or None; called if a double may be
@@ -182,8 +184,7 @@ class TableColumns:
         arrays = [self._evolved_column(index, events, extras) for index in range(len(self._evolved))]
         if evolve == "add_columns":
             self._report_new_fields(extras, findings)
-        texts = [rescued_json(extra, partial(load_lossless, index)) for index, extra in enumerate(extras)]
-        rows = rows.append_column(RESCUED_COLUMN, pa.array(texts, pa.string()))
+        rows = rows.append_column(*self._rest_column(extras, load_lossless))
         for (evolved, _), array in zip(self._evolved, arrays, strict=True):
             rows = rows.append_column(evolved.name, array)
         return rows
@@ -198,7 +199,7 @@ class TableColumns:
         return rows
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
-        """Returns the values of an evolved column. Values of another type go to the rescued column."""
+        """Returns the values of an evolved column. Values of another type remain undeclared."""
         evolved, kind = self._evolved[index]
         parents = parent_objects(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
         values = [parent.get(evolved.path[-1]) for parent in parents]
@@ -206,6 +207,16 @@ class TableColumns:
         for row in errors:
             restore_field(extras[row], evolved.path, values[row])
         return array
+
+    def _rest_column(
+        self, extras: Sequence[dict[str, Any]], load_lossless: Callable[[int], Any]
+    ) -> tuple[str, pa.Array]:
+        """Returns name and values of the column for undeclared fields."""
+        texts = [rescued_json(extra, partial(load_lossless, index)) for index, extra in enumerate(extras)]
+        if self._table.keep_rest == "text":
+            return RESCUED_COLUMN, pa.array(texts, pa.string())
+        variants = [None if text is None else _variant(text, extra) for text, extra in zip(texts, extras, strict=True)]
+        return REST_COLUMN, variant_array(variants)
 
     def _report_new_fields(self, extras: Sequence[dict[str, Any]], findings: TaskFindings) -> None:
         paths = {evolved.path for evolved, _ in self._evolved}
@@ -232,6 +243,18 @@ def _event_column(spec: ColumnSpec, *, values_are_text: bool, lookup_fields: Col
     path = path_names(spec.path)
     texts = (values_are_text and path[0] not in lookup_fields) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.time_format, spec.required, texts)
+
+
+def _variant(text: str, extra: dict[str, Any]) -> dict[str, bytes]:
+    """Returns the JSON of undeclared fields as a variant. Those nested too deeply for it are texts."""
+    try:
+        return encode_json(text)
+    except RecursionError:
+        return encode_json(json_text({name: _text_if_nested(value) for name, value in extra.items()}))
+
+
+def _text_if_nested(value: Any) -> Any:
+    return json_text(value) if isinstance(value, dict | list) else value
 
 
 def conform_prepared_table(
@@ -263,7 +286,7 @@ def _conform_file(
     on_disk = {field.name: field.type for field in table.schema().fields}
     with lake.filesystem.open_input_file(f"{root}/{file.path}") as source:
         schema = open_parquet(source).schema_arrow
-    types = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    types = {field.name: field.type for field in delta_schema(schema).fields}
     unknown = sorted(set(types) - set(on_disk) - new_columns)
     if unknown:
         raise _incompatible_files_error(table, batch_id, f"the table has no column {', '.join(unknown)}")

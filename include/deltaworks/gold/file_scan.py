@@ -35,7 +35,7 @@ MAX_NAMED_FILES = 8
 #: Maximum number of file names in the filter that excludes files of other versions.
 _MAX_FILTERED_NAMES = 4_000
 #: Reader features that do not change how data files are read.
-_PLAIN_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+_PLAIN_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck", "variantType"})
 _TABLE_FEATURES_VERSION = 3
 #: Matches paths without characters that the log, URIs or a storage would escape.
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_.=-]+/)*[A-Za-z0-9_.=-]+")

@@ -22,6 +22,7 @@ from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline_sections import PipelineSections
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
+from deltaworks.specs.types import VARIANT
 
 
 def table_problems(pipeline: PipelineSections) -> Iterator[Problem]:
@@ -337,6 +338,8 @@ def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Ke
                 f"{live.name!r} groups by {name}, which is not a column of {live.reads!r}; {suggest_name(name, types)}"
             )
             yield ("group_by", position), text
+        elif types[name] == VARIANT:
+            yield ("group_by", position), f"{name} is a variant; declare a column for the field to group by"
     used_names = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
     for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
         for position, name in enumerate(names):

@@ -42,7 +42,17 @@ from deltaworks.specs.spec_change_effects import (
 )
 from deltaworks.specs.spec_errors import closest_match
 from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeUnit, ZoneName, time_format_problems
-from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, TypeText, contains_type, parse_type
+from deltaworks.specs.types import (
+    VARIANT,
+    Array,
+    ColumnType,
+    Decimal,
+    Map,
+    Primitive,
+    TypeText,
+    contains_type,
+    parse_type,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -57,6 +67,7 @@ _DUCKDB_NAMES = {
     "date": "DATE",
     "timestamp": "TIMESTAMPTZ",
     "binary": "BLOB",
+    VARIANT: "VARIANT",
 }
 _UNKNOWN_COLUMN = re.compile(r'[Cc]olumn(?: named)? "([^"]+)"')
 #: Clock functions that SQL writes without parentheses.
@@ -235,8 +246,9 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("_seq", "long"),
     ("_position", "long"),
 )
-#: Column for undeclared fields as JSON, in tables with schema evolution.
+#: Columns for undeclared fields, in tables with schema evolution: as JSON, and as VARIANT with `keep_rest: variant`.
 RESCUED_COLUMN = "_rescued"
+REST_COLUMN = "_rest"
 DUPLICATE_COLUMN = "_duplicate"  # true if a row repeats an earlier event
 RESERVED_TABLES = ("quarantine",)
 #: Types whose partition values all readers serialize in the same way in a Delta log.
@@ -259,6 +271,11 @@ _COLUMNS = NamedItems(
         "It is null in earlier rows. After a restart: `deltaworks reprocess {pipeline} --tables {table} --from-start`.",
     ),
     removed=Edit(Effect.RESTART, "The column remains in the table and is null in new rows."),
+)
+_REST_CHANGE = Edit(
+    Effect.BACKFILL,
+    "Undeclared fields of earlier rows remain in the other column, which is null in new rows. After a restart: "
+    "`deltaworks reprocess {pipeline} --tables {table} --from-start`.",
 )
 _RULES_CHANGE = Edit(
     Effect.RESTART,
@@ -350,6 +367,7 @@ class TableSpec(Spec):
     cluster_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = Field(default=(), max_length=4)
     writer: Annotated[Literal["fan_out", "spark"], NEXT_START] = "fan_out"
     evolve: Annotated[Evolve, NEXT_START] = "ignore"
+    keep_rest: Annotated[Literal["text", "variant"], _REST_CHANGE] = "text"
     rules: Annotated[tuple[TableRuleSpec, ...], _RULES_CHANGE] = ()
     duplicates: Annotated[DuplicatesSpec | None, _DUPLICATES_CHANGE] = None
     mutable: Annotated[MutableSpec | None, _MUTABLE_CHANGE] = None
@@ -386,7 +404,8 @@ class TableSpec(Spec):
         if self.announces is not None:
             return {column.name: column.type for column in self.columns} | NOTIFICATION_COLUMNS
         types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in self.columns}
-        types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
+        if self.evolve in ("rescue", "add_columns"):
+            types |= {REST_COLUMN: VARIANT} if self.keep_rest == "variant" else {RESCUED_COLUMN: "string"}
         types |= {DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {}
         return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
 
@@ -477,7 +496,13 @@ def _rule_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _writer_problems(table: TableSpec) -> Iterator[Problem]:
-    """Yields options that the table's `writer` does not support."""
+    """Yields options that the table's `writer` or `evolve` does not support."""
+    if table.keep_rest == "variant" and table.evolve not in ("rescue", "add_columns"):
+        yield (
+            ("keep_rest",),
+            f"keep_rest: variant needs evolve: rescue or add_columns; evolve: {table.evolve} stores no undeclared "
+            "fields",
+        )
     if table.evolve == "add_columns" and table.writer == "spark":
         yield (
             ("evolve",),

@@ -24,6 +24,9 @@ PRIMITIVES = (
     "timestamp",
     "binary",
 )
+#: Type of the column with undeclared fields. Columns cannot be declared with it, and it has no use inside other types.
+VARIANT = "variant"
+_KNOWN_TYPES = ", ".join((*PRIMITIVES, "decimal(p,s)", "array<T>", "map<string,T>", "struct<a: T>"))
 _SYNONYMS = {"bigint": "long", "integer": "int", "bool": "boolean", "text": "string"}
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
 
@@ -109,6 +112,8 @@ class _Parser:
         depths = accumulate((part == "<") - (part == ">") for part in self._tokens)
         if max(depths, default=0) > _MAX_NESTING:
             raise ValueError(f"the type is nested more than {_MAX_NESTING} levels deep")
+        if self._tokens == [VARIANT]:
+            return Primitive(VARIANT)
         kind = self._type()
         if self._position != len(self._tokens):
             raise ValueError(f"unexpected {self._tokens[self._position]!r} after the type in {self._text!r}")
@@ -139,8 +144,7 @@ class _Parser:
             return self._map()
         if name == "struct":
             return self._struct()
-        types = ", ".join((*PRIMITIVES, "decimal(p,s)", "array<T>", "map<string,T>", "struct<a: T>"))
-        raise ValueError(f"unknown type {name!r}; known types are {types}")
+        raise ValueError(f"unknown type {name!r}; known types are {_KNOWN_TYPES}")
 
     def _decimal(self) -> Decimal:
         self._next_token("(")
@@ -204,8 +208,22 @@ def contains_type(kind: ColumnType, *names: str) -> bool:
     return False
 
 
+def parse_declared_type(text: str) -> ColumnType:
+    """Parses the type of a declared column.
+
+    Raises:
+        ValueError: as `parse_type`, or the type is `variant`.
+    """
+    kind = parse_type(text)
+    if kind == Primitive(VARIANT):
+        raise ValueError(
+            f"only undeclared fields can be a variant (keep_rest: variant); the types of columns are {_KNOWN_TYPES}"
+        )
+    return kind
+
+
 def _canonical(value: Any) -> Any:
-    return str(parse_type(value)) if isinstance(value, str) else value
+    return str(parse_declared_type(value)) if isinstance(value, str) else value
 
 
 TypeText = Annotated[str, BeforeValidator(_canonical)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
+from deltaworks.specs.types import VARIANT, Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -22,7 +22,9 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
+    VARIANT: pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("metadata", "value")]),
 }
+VARIANT_TYPE = _PRIMITIVES[VARIANT]
 
 
 def arrow_type(declared_type: ColumnType | str) -> pa.DataType:
@@ -96,8 +98,14 @@ def _cast_struct(values: pa.StructArray, target_type: pa.StructType) -> pa.Struc
     for index in range(target_type.num_fields):
         child = target_type.field(index)
         at = values.type.get_field_index(child.name)
-        children.append(
-            pa.nulls(len(values), child.type) if at < 0 else cast_values(pc.struct_field(values, [at]), child.type)
-        )
+        array = pa.nulls(len(values), child.type) if at < 0 else cast_values(pc.struct_field(values, [at]), child.type)
+        children.append(array if child.nullable else _without_nulls(array, values, child))
     fields = [target_type.field(index) for index in range(target_type.num_fields)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+
+
+def _without_nulls(array: pa.Array, parents: pa.StructArray, child: pa.Field) -> pa.Array:
+    """Returns a child that cannot be null, with an empty value where its parent is null, as Parquet requires."""
+    if pc.any(pc.and_(array.is_null(), parents.is_valid())).as_py():
+        raise pa.ArrowInvalid(f"{child.name} is null")
+    return pc.fill_null(array, pa.scalar(b"", child.type)) if array.null_count else array

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 
 from deltaworks.control.background import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
+from deltaworks.tables.variant import delta_schema
 
 #: Properties of every table created here. Since Delta 4.1 the retention is a table property (VACUUM ignores RETAIN). It
 #: is set at creation, because changing it later conflicts with concurrent writers.
@@ -80,7 +81,7 @@ def ensure_table(
         try:
             return DeltaTable.create(
                 uri,
-                schema=schema,
+                schema=delta_schema(schema),
                 mode="error",
                 partition_by=list(partition_by),
                 configuration={**TABLE_PROPERTIES, **(properties or {})},

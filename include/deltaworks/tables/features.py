@@ -27,6 +27,7 @@ SUPPORTED_FEATURES = frozenset(
         "changeDataFeed",  # an append needs no change files
         _DELETION_VECTORS,  # concerns deletes only
         "timestampNtz",  # no declared type uses it
+        "variantType",  # values are written, and copied, as they are
         "columnMapping",  # properties are checked
     }
 )

@@ -25,6 +25,7 @@ from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
 from deltaworks.tables.features import check_log_features, needs_scan, newest_protocol, unsupported_features_error
 from deltaworks.tables.files import INT96_UNIT, read_parquet, split_by_partition, write_file
+from deltaworks.tables.variant import with_marked_variants
 
 _DELETE_THREADS = 16
 _FOOTER_THREADS = 16
@@ -184,6 +185,12 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filtered = TableDataset(self._fragments, self.schema, self.filesystem, self._added)
         filtered._condition = expression if self._condition is None else self._condition & expression
         return filtered
+
+    def replace_schema(self, schema: pa.Schema) -> TableDataset:
+        """Returns the dataset with another schema."""
+        replaced = TableDataset(self._fragments, schema, self.filesystem, self._added)
+        replaced._condition = self._condition
+        return replaced
 
     def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> ds.Scanner:
         """Returns a scanner of the rows that match `filter`. See pyarrow's `Dataset.scanner`."""
@@ -393,7 +400,10 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """Returns the open table as an object that DuckDB can register and scan repeatedly."""
-    return _ScanStream(lake, table) if needs_scan(table) else dataset_of(lake, table)
+    if needs_scan(table):
+        return _ScanStream(lake, table)
+    dataset = dataset_of(lake, table)
+    return dataset.replace_schema(with_marked_variants(dataset.schema, table.schema()))
 
 
 class _ScanStream:
@@ -403,9 +413,9 @@ class _ScanStream:
         self._lake, self._table = lake, table
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        batches = _batches_without_deleted(self._lake, self._table)
-        reader = pa.RecordBatchReader.from_batches(_schema_of(self._table), batches)
-        return reader.__arrow_c_stream__(requested_schema)
+        schema, batches = _schema_of(self._table), _batches_without_deleted(self._lake, self._table)
+        marked = with_marked_variants(schema, self._table.schema())
+        return pa.RecordBatchReader.from_batches(schema, batches).cast(marked).__arrow_c_stream__(requested_schema)
 
 
 def _schema_of(table: DeltaTable) -> pa.Schema:

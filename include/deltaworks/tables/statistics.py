@@ -1,7 +1,8 @@
 """Computes the statistics of data files as defined by the Delta protocol, for data skipping.
 
 Statistics are the row count and, per leaf column, null count, minimum and maximum. Only types with a well-defined order
-have bounds: numbers, decimals, dates, timestamps and strings. Arrays and maps have a null count only. A bound may be
+have bounds: numbers, decimals, dates, timestamps and strings. Arrays and maps have a null count only, and variants
+have none, as in files that delta-rs writes. A bound may be
 looser than the values, but never tighter: strings are cut to STRING_PREFIX characters, timestamps to milliseconds, and
 a maximum is rounded up. Readers do not skip a file without a bound.
 """
@@ -18,6 +19,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from deltaworks.tables.arrow_types import VARIANT_TYPE
 
 STRING_PREFIX = 32
 DEFAULT_INDEXED_COUNT = 32
@@ -66,7 +69,7 @@ def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     for ordinal, (path, column) in enumerate(_leaves(data)):
-        if not indexed.includes(".".join(path), ordinal):
+        if column.type == VARIANT_TYPE or not indexed.includes(".".join(path), ordinal):
             continue
         _set_nested(nulls, path, column.null_count)
         low, high = (None, None) if column.null_count == len(column) else _bounds(column)
@@ -85,7 +88,7 @@ def _leaves(data: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]
 
 
 def _leaves_below(path: tuple[str, ...], column: pa.ChunkedArray) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
-    if not pa.types.is_struct(column.type):
+    if not pa.types.is_struct(column.type) or column.type == VARIANT_TYPE:
         yield path, column
         return
     for index, field in enumerate(column.type):

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, TransientError
@@ -31,13 +31,14 @@ from deltaworks.tables.files_commit import (
 )
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, state_at
+from deltaworks.tables.variant import delta_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 #: Writer features that a table may have if delta-rs recreates it.
-_RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz"})
+_RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz", "variantType"})
 _FEATURES_WRITER_VERSION = 7
 
 
@@ -107,7 +108,7 @@ def recreate_table(
         return False
     reasons = reasons_against_recreating(table, partition_by)
     if not reasons:
-        recreate_as = Schema.from_arrow(schema)
+        recreate_as = delta_schema(schema)
         outcome = commit_step(table, [], step=step, owner=owner, user_metadata=user_metadata, recreate_as=recreate_as)
         return outcome.newly_committed
     if spark is None or isinstance(columns, pa.Schema):

@@ -49,7 +49,6 @@ _SUPPORTED_FEATURES = FILE_COMMIT_FEATURES | {
     "rowTracking",
     "typeWidening",
     "typeWidening-preview",
-    "variantType",
     "variantType-preview",
 }
 _MAX_WRITER_VERSION = 7

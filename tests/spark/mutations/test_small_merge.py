@@ -26,6 +26,7 @@ from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
+from deltaworks.tables.variant import encode_json
 from deltaworks.testing import declare_table, local_lake
 
 PIPELINE, BOTH = "crm", ("spark", "delta_rs")
@@ -52,6 +53,8 @@ def declared(partition_by: str) -> TableSpec:
             "activities",
             *(f"{name} {kind} from {name.removeprefix('origin_')}" for name, kind in columns.items()),
             partition_by=[partition_by],
+            evolve="rescue",
+            keep_rest="variant",
             mutable={
                 "id": "contact_id",
                 "origin": "origin_contact_id",
@@ -88,6 +91,7 @@ def arrived(chance: random.Random, event: str, org: str | None) -> dict[str, Any
         "tags": chance.choice([["x", None], [], None]),
         "marks": chance.choice([[("k", 1), ("l", None)], None]),
         "place": chance.choice([{"city": "Oslo", "at": time}, {"city": None, "at": None}, None]),
+        "_rest": chance.choice([encode_json('{"a": [1, "é"], "b": {"c": 1.5}}'), encode_json("null"), None]),
     }
 
 

@@ -16,6 +16,7 @@ from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.variant import encode_json
 from deltaworks.testing import append_rows, write_project
 from tests.commands import invoke
 from tests.unit.cli.test_lazy_loading import run as run_afresh
@@ -202,6 +203,42 @@ def test_only_tables_a_query_may_name_are_opened(monkeypatch: pytest.MonkeyPatch
     assert {"visits", "names", "progress"} <= set(opened)
     # A name that the query puts together is no less a table.
     assert rows("SELECT amount FROM query('FROM shop.or' || 'ders') ORDER BY 1")[0] == {"amount": 1}
+
+
+REST = "  - {name: scans, catch_all: true, evolve: rescue, keep_rest: variant}\n"
+
+
+@pytest.fixture
+def scans(project: Path) -> None:
+    write_project(project, PIPELINE.replace("stream:", f"{REST}stream:"))
+    for number, text in enumerate(('{"price": 1.5, "color": "red"}', '{"price": 2, "color": "blue"}'), start=1):
+        append("scans", arrow_schema({"_rest": "variant"}), {"_rest": encode_json(text)}, number=number)
+
+
+@pytest.mark.usefixtures("scans")
+def test_undeclared_fields_are_read_by_their_paths() -> None:
+    assert rows("SELECT _rest.price, _rest.color FROM shop.scans WHERE _rest.color = 'red'") == [
+        {"price": 1.5, "color": "red"}
+    ]
+    assert rows("SELECT sum(_rest.price::DOUBLE) AS total, count(_rest.color) AS n FROM shop.scans") == [
+        {"total": 3.5, "n": 2}
+    ]
+
+
+@pytest.mark.usefixtures("scans")
+@pytest.mark.parametrize(
+    ("select", "text"),
+    [
+        ("sum(_rest.price) FROM shop.scans", "_rest.price"),
+        ("1 FROM shop.scans s WHERE s._rest.price > 1.7", "s._rest.price"),
+        ("price + 1 FROM (SELECT _rest.price FROM shop.scans)", "_rest.price"),
+    ],
+)
+def test_undeclared_fields_are_cast_before_anything_is_computed(select: str, text: str) -> None:
+    error = error_of(f"SELECT {select}")
+
+    assert error.condition == "SQL_REFUSED"
+    assert error.message.startswith(f"Line 1: {text} is a variant, with which DuckDB rounds numbers")
 
 
 def test_plain_queries_load_no_parser_and_no_listing_loads_pandas() -> None:

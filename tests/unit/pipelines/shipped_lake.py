@@ -92,6 +92,8 @@ class ShippedLake:
         stamp = BatchMetadata(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")
         for name, rows in parser.parse(payloads, stamp):
             partition = "quarantine_date" if name == "quarantine" else DATE_COLUMN
+            key = paths.table(pipeline, name)
+            self._lake.ensure(key, rows.schema, user_metadata="{}", partition_by=[partition])
             write_deltalake(self._uri(pipeline, name), rows, mode="append", partition_by=[partition])
         for keyed in (*spec.keyed_tables, *_latest_tables(spec)):
             self._merge_newest(spec, keyed)

@@ -92,8 +92,8 @@ def test_events_that_phones_publish_through_kinesis_are_counted_once(tmp_path: P
     assert truth.quarantined_rows > 0
     assert truth.distinct_events < truth.accepted_rows
     # The declaration knows nothing of levels: they are kept all the same.
-    rescued = "SELECT count(*) FROM mobile.events WHERE event_name = 'level_start' AND _rescued LIKE '%difficulty%'"
-    assert lake.one(rescued) == truth.bronze_rows["level_start"]
+    starts = "event_name = 'level_start' AND _rest.eventParams.difficulty IS NOT NULL"
+    assert lake.one(f"SELECT count(*) FROM mobile.events WHERE {starts}") == truth.bronze_rows["level_start"]
 
 
 def test_without_dedupe_what_phones_send_again_counts_twice(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable, Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
@@ -52,6 +52,7 @@ from deltaworks.tables.files import open_parquet, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, iter_row_batches, rows_of
 from deltaworks.tables.log import Action, commit_history, read_commits, state_at
 from deltaworks.tables.steps import keyed_application
+from deltaworks.tables.variant import delta_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,7 +269,7 @@ class KeyedTableCatchUp:
 
     def _add_columns(self, keyed: DeltaTable, metadata: str) -> None:
         on_disk = {field.name: field for field in keyed.schema().fields}
-        declared = Schema.from_arrow(arrow_schema(dict(self._table.types))).fields
+        declared = delta_schema(arrow_schema(dict(self._table.types))).fields
         mismatched = [field for field in declared if field.name in on_disk and on_disk[field.name].type != field.type]
         if mismatched:
             names = ", ".join(field.name for field in mismatched)

@@ -37,7 +37,7 @@ from deltaworks.events.inference.inferred_types import (
 from deltaworks.events.times import time_reader
 from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
-from deltaworks.specs.table import DUPLICATE_COLUMN, ENVELOPE_COLUMNS, RESCUED_COLUMN, RESERVED_TABLES
+from deltaworks.specs.table import DUPLICATE_COLUMN, ENVELOPE_COLUMNS, RESCUED_COLUMN, RESERVED_TABLES, REST_COLUMN
 from deltaworks.specs.times import TimeFormat, parse_pattern
 
 MAX_TABLES = 20
@@ -57,7 +57,7 @@ _VAGUE_NAMES = frozenset(
     )
 )
 _RESERVED = frozenset(
-    {*(name for name, _ in ENVELOPE_COLUMNS), *MUTABLE_COLUMNS, RESCUED_COLUMN, DUPLICATE_COLUMN, "org_id"}
+    {*(name for name, _ in ENVELOPE_COLUMNS), *MUTABLE_COLUMNS, RESCUED_COLUMN, REST_COLUMN, DUPLICATE_COLUMN, "org_id"}
 )
 _MAX_NAME_LENGTH = 63
 #: Number of values that suffices to infer a field's type.

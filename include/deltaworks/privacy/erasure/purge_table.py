@@ -24,6 +24,7 @@ from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.privacy.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.privacy.tokens.envelope_encryption import random_token
+from deltaworks.tables.arrow_types import VARIANT_TYPE
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.files_commit import FilesCommit
@@ -39,6 +40,7 @@ from deltaworks.tables.log import (
     state_at,
 )
 from deltaworks.tables.rewrite import DataFiles, Rewrite, commit_rewrite
+from deltaworks.tables.variant import replace_texts
 
 
 @dataclass(slots=True)
@@ -97,11 +99,14 @@ class TokenReplacer:
 
     def replace(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows with replaced tokens. Use small batches, since every value is converted to Python."""
-        columns = [
-            pa.array([self._replace_value(value) for value in column.to_pylist()], column.type)
-            for column in rows.columns
-        ]
+        columns = []
+        for column in rows.columns:
+            replace = self._replace_variant if _is_variant(column.type) else self._replace_value
+            columns.append(pa.array(map(replace, column.to_pylist()), column.type))
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    def _replace_variant(self, value: Mapping[str, bytes] | None) -> Mapping[str, bytes] | None:
+        return None if value is None else replace_texts(value, self._replace_text)
 
     def _replace_value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -125,6 +130,11 @@ class TokenReplacer:
         if token not in self._random_by_token:
             self._random_by_token[token] = random_token()
         return self._random_by_token[token]
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    """Returns whether a column has variants. Spark writes their parts in another order."""
+    return pa.types.is_struct(kind) and {*kind.fields} == {*VARIANT_TYPE}
 
 
 Mode = Literal["rows", "identity"]

@@ -19,6 +19,7 @@ from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.variant import read_with_variants, variant_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +71,9 @@ class SparkRowReplacer:
             ConcurrencyError: DELTA_CONFLICT, every attempt met another writer of the same dates.
         """
         version = committed_version(self._lake, self._key, step)
-        rows = self._spark.read.parquet(*staged) if staged else None
+        opened = self._lake.open(self._key)
+        variants = variant_columns(opened.schema()) if opened is not None else frozenset()
+        rows = read_with_variants(self._spark, staged, variants) if staged else None
         rows_in, new_dates = self._count_by_date(rows) if rows is not None else (0, set())
         if version is not None:
             return self._build_result("already_committed", 0, rows_in, new_dates, version)

@@ -38,6 +38,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.variant import delta_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,7 +238,7 @@ class Reprocess:
         spec = None if table == QUARANTINE_TABLE else self._spec.table(table)
         schema = QUARANTINE_SCHEMA if spec is None else arrow_schema(spec.column_types())
         partition_by = QUARANTINE_PARTITION if spec is None else spec.partition_by
-        fields = Schema.from_arrow(schema).fields
+        fields = delta_schema(schema).fields
         present = self._lake.open(paths.table(self._spec.pipeline, table))
         if present is not None:
             # Include columns that schema evolution added to the table.

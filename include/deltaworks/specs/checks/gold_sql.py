@@ -15,6 +15,7 @@ from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.types import VARIANT
 from deltaworks.specs.validation_errors import Declaration
 
 
@@ -106,7 +107,10 @@ def _dedupe_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[Spe
         return
     read = {name for table in spec.gold.tables for name in table.reads}
     for table in spec.event_tables:
-        if table.name in read and spec.gold.dedupe.by not in table.column_types():
+        if table.name in read and table.column_types().get(spec.gold.dedupe.by) == VARIANT:
+            text = f"{spec.gold.dedupe.by} of {table.name!r} is a variant; declare a column for the field"
+            yield declaration.error_at(("gold", "dedupe", "by"), text)
+        elif table.name in read and spec.gold.dedupe.by not in table.column_types():
             nearest = closest_match(spec.gold.dedupe.by, table.column_types())
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import sqlglot
@@ -19,11 +19,18 @@ from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
 from deltaworks.specs.gold import view_name
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.table import REST_COLUMN
 
 _DIALECT_NOTES = {
     "spark": "gold SQL is written in Spark's dialect",
     "duckdb": "views and panels are written in DuckDB's dialect",
 }
+#: Functions of Spark that DuckDB has not.
+_VARIANT_FUNCTIONS = frozenset({"variant_get", "try_variant_get"})
+#: Functions of DuckDB that take values of any type as they are.
+_FUNCTIONS_OF_VARIANTS = frozenset({"typeof", "to_json", "variant_typeof", "variant_extract"})
+_CASTS_AND_COUNTS = (exp.Cast, exp.TryCast, exp.Count, exp.Typeof, exp.Upper, exp.Lower)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
 _INVALID_AFTER_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
@@ -66,12 +73,63 @@ def check_query(
             for table in names.unknown_tables()
             if not _is_path(table, dialect)
         ]
+        if not errors and any(REST_COLUMN in (columns or ()) for columns in views.values()):
+            errors = [SpecError(path, line, "", f"{text} ({note})") for line, text in variant_problems(query, dialect)]
         # Columns of unknown tables cannot be checked.
         if not errors:
             errors = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
         return names.output_columns(), sorted(dict.fromkeys(errors), key=lambda spec_error: spec_error.line)
     except SqlglotError as error:
         return None, [SpecError(path, 1, "", f"{_first_line(error)} ({note})")]
+
+
+def variant_problems(query: exp.Query, dialect: str, *, returns_variants: bool = False) -> Iterator[tuple[int, str]]:
+    """Yields lines that read undeclared fields in a way that fails or misleads, and what to write there.
+
+    Args:
+        returns_variants: whether result columns of the query can be variants, because no other query reads them.
+    """
+    if dialect == "duckdb":
+        for call in query.find_all(exp.Anonymous):
+            if call.name.lower() in _VARIANT_FUNCTIONS:
+                yield line_at(call), f"there is no function {call.name}; write {REST_COLUMN}.color::VARCHAR"
+    for column in query.find_all(exp.Column):
+        names = [part.name.lower() for part in column.parts]
+        field: exp.Expression = column
+        while isinstance(field.parent, exp.Dot | exp.Bracket | exp.Paren) and field.parent.this is field:
+            field = field.parent
+        if REST_COLUMN not in (names[:-1] if field.unnest() is column else names):
+            continue
+        if dialect == "spark":
+            advice = f"write variant_get({REST_COLUMN}, '$.color', 'string') for its field color"
+            yield line_at(column.this), f"{REST_COLUMN} is a variant; {advice}"
+        elif not _has_defined_value(field, query if returns_variants else None):
+            yield (
+                line_at(column.this),
+                f"{field.sql('duckdb')} is a variant, with which DuckDB rounds numbers and compares types; cast it "
+                f"first, such as {REST_COLUMN}.price::DOUBLE or {REST_COLUMN}.color::VARCHAR",
+            )
+
+
+def _has_defined_value(field: exp.Expression, returned_by: exp.Query | None) -> bool:
+    """Returns whether a field of a variant is cast, compared with texts, counted, or returned by this query."""
+    use = field.parent
+    if isinstance(use, exp.Between | exp.In):
+        others = [use.args.get("low"), use.args.get("high"), *use.expressions]
+        return use.this is field and all(_is_text(other) for other in others if other is not None)
+    if isinstance(use, _COMPARISONS):
+        return _is_text(use.right if use.left is field else use.left)
+    if isinstance(use, exp.Alias | exp.Select):
+        return field.parent_select is returned_by
+    if isinstance(use, exp.Anonymous):
+        return use.name.lower() in _FUNCTIONS_OF_VARIANTS
+    if isinstance(use, exp.Func) and not isinstance(use, exp.Connector):
+        return isinstance(use, _CASTS_AND_COUNTS)
+    return not isinstance(use, exp.Add | exp.Sub | exp.Mul | exp.Div | exp.IntDiv | exp.Mod | exp.Neg | exp.Ordered)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, exp.Boolean | exp.Null) or (isinstance(value, exp.Literal) and value.is_string)
 
 
 def _write_keyword(query: exp.Query) -> str | None:

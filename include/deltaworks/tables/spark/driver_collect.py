@@ -7,6 +7,7 @@ worker has chosen. Workers parse data of producers; the driver has the keys of t
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of rows collected in the driver. Spark's tasks write larger results.
 MAX_COLLECTED_ROWS: Final = 200_000
+_VARIANT: Final = re.compile(r'"(?:type|elementType|valueType)":\s*"variant"')
 
 
 def collect_bytes(results: RDD[bytes]) -> list[bytes]:
@@ -39,8 +41,11 @@ def collect_json(results: RDD[Any]) -> list[Any]:
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
     """Collects rows as an Arrow table with the types of a Delta schema.
 
-    Returns None if there are more than `max_rows`, or a value does not fit its type.
+    Returns None if there are more than `max_rows`, a value does not fit its type, or the schema has variants, of which
+    Spark cannot convert nulls.
     """
+    if _VARIANT.search(schema_string):
+        return None
     # LIMIT is applied by Spark, so excess rows never leave its tasks.
     table = rows.limit(max_rows + 1).toArrow()
     if table.num_rows > max_rows:

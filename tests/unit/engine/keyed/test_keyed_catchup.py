@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.schema import VariantType
 
 from deltaworks.control import paths
 from deltaworks.engine.keyed import keyed_catchup, merge
 from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.errors import ContractError, FencedError
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.variant import delta_schema, encode_json
 from tests.unit.engine.keyed.keyed_harness import HISTORY, LATEST, KeyedHarness, declared, tick
 
 
@@ -33,6 +37,25 @@ def test_the_newest_row_of_a_key_is_kept_with_all_columns(harness: KeyedHarness)
         ("a", 2, Decimal("2.0001"), None),
         ("b", 1, Decimal("1.5000"), tags),
     ]
+
+
+def test_undeclared_fields_are_followed(harness: KeyedHarness) -> None:
+    mapping = declared().model_dump(mode="json", exclude_unset=True)
+    mapping["tables"][0] |= {"evolve": "rescue", "keep_rest": "variant"}
+    harness.append([tick("a", 1), tick("b", 1)])
+    harness.follow()
+    harness.spec = PipelineSpec.model_validate(mapping)
+    add_columns = delta_schema(arrow_schema({"_rest": "variant"})).fields
+    harness.history().alter.add_columns(add_columns)
+    tables = harness.tables()
+    for version in (2, 3):
+        rest = {name: encode_json(f'{{"color": "{name}", "n": {version}}}') for name in "ab"}
+        harness.append([tick("a", version, _rest=rest["a"]), tick("b", version, _rest=rest["b"]), tick("c", version)])
+        harness.follow(tables)
+
+        assert harness.latest() == harness.expected()
+        assert [row["_rest"] for row in harness.latest()] == [rest["a"], rest["b"], None]
+    assert [field.type for field in harness.latest_table().schema().fields if field.name == "_rest"] == [VariantType()]
 
 
 def test_a_late_row_that_is_older_changes_nothing(harness: KeyedHarness) -> None:

@@ -13,7 +13,9 @@ from deltaworks.engine.keyed import keyed_catchup, merge, retention_window
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.keyed.retention_window import RetentionWindow
 from deltaworks.errors import FencedError
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.variant import encode_json
 from tests.unit.engine.keyed.keyed_harness import START
 from tests.unit.engine.keyed.latest_harness import NOW, LatestHarness, live_declared, priced, versions
 
@@ -23,6 +25,20 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LatestHarness:
     monkeypatch.setattr(retention_window, "MIN_EXPIRY_SECONDS", 0.0)
     monkeypatch.setattr(retention_window, "EXPIRY_FRACTION", 0.0)
     return LatestHarness(tmp_path)
+
+
+def test_undeclared_fields_are_kept_and_expire(harness: LatestHarness) -> None:
+    mapping = live_declared().model_dump(mode="json", exclude_unset=True)
+    mapping["tables"][0] |= {"evolve": "rescue", "keep_rest": "variant"}
+    mapping["live"][0]["keep"] = ["price", "version", "_rest"]
+    harness.spec = PipelineSpec.model_validate(mapping)
+    for minutes, color in ((0, "red"), (5, "blue"), (60, "green")):
+        rest = encode_json(f'{{"color": "{color}"}}')
+        harness.append([priced("a", minutes, minutes, _rest=rest), priced(f"b{minutes}", minutes, minutes, _rest=None)])
+        harness.follow()
+
+        assert harness.latest() == harness.expected()
+        assert [row["_rest"] for row in harness.latest() if row["symbol"] == "a"] == [rest]
 
 
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:

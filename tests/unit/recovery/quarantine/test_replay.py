@@ -36,6 +36,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import uncommitted_files
+from deltaworks.tables.variant import encode_json
 from deltaworks.testing import declare_table
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
@@ -68,6 +69,18 @@ def event(level: Any, **fields: Any) -> bytes:
 
 def replay(stage: ReplayHarness, spec: PipelineSpec, wanted: QuarantineFilter = ALL, **options: Any) -> ReplayResult:
     return replay_quarantine(stage.catalog(spec), "shop", wanted, **({"dry_run": False} | options))
+
+
+def test_undeclared_fields_of_a_replayed_row_are_in_its_variant(stage: ReplayHarness, make_spec: MakeSpec) -> None:
+    rest = {"evolve": "rescue", "keep_rest": "variant"}
+    stage.ingest(spec_with(make_spec, orders=rest), event(1, color="blue") + event("one", color="red"))
+
+    replay(stage, spec_with(make_spec, "string", orders=rest))
+
+    assert [(row["level_string"], row["_rest"]) for row in stage.rows("orders")] == [
+        (None, encode_json('{"color":"blue"}')),
+        ("one", encode_json('{"color":"red"}')),
+    ]
 
 
 def test_what_has_landed_is_noted_by_when_it_was_quarantined_and_why(

@@ -249,6 +249,71 @@ def test_gold_sql_is_parsed_as_spark_sql_with_known_names(project: Path, sql: st
         assert SPARK in spec_error
 
 
+REST = PIPELINE.replace("  - name: orders\n", "  - name: orders\n    evolve: rescue\n    keep_rest: variant\n")
+CAST = " is a variant, with which DuckDB rounds numbers and compares types; cast it first, such as _rest.price::DOUBLE"
+CAST_FIELDS = [
+    *("_rest", "_rest::JSON", "to_json(_rest)", "_rest IS NULL", "_rest.a::DOUBLE > 1", "sum(_rest.a::DOUBLE)"),
+    *("o._rest.a.b[1]::INT", "_rest['color']::INT", "(_rest.a)::INT + 1", "try_cast(_rest.a AS INT)"),
+    *("_rest.c = 'x'", "'x' = _rest.c", "_rest.c IN ('a', 'b')", "_rest.c BETWEEN 'a' AND 'b'", "_rest.c LIKE 'x%'"),
+    *("_rest.c IS NULL", "count(_rest.a)", "count(DISTINCT _rest.a)", "upper(_rest.c)", "_rest.c || 'y'"),
+    *("_rest.t = true", "NOT _rest.t", "typeof(_rest.a)", "coalesce(_rest.a::INT, 0)", "_rest.a::INT = o.amount"),
+]
+FIELDS_WITHOUT_CAST = [
+    *("_rest.a", "o._rest.a.b", "_rest.a > 1", "_rest.a = 1.5", "_rest.a + 1", "-_rest.a", "_rest.a[1] * 2"),
+    *("sum(_rest.a)", "avg(_rest.a.b)", "min(_rest.a)", "sum(_rest.a) OVER ()", "any_value(_rest.a)"),
+    *("_rest.a IN (1, 2)", "_rest.a BETWEEN 1 AND 2", "_rest.a = o.amount", "round(_rest.a)", "coalesce(_rest.a, 0)"),
+    *("length(_rest.c)", "date_trunc('day', _rest.a)", "row_number() OVER (ORDER BY _rest.a)", "(_rest['a']) <> 2"),
+]
+ADVICE = "_rest is a variant; write variant_get(_rest, '$.color', 'string') for its field color"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("variant_get(_rest, '$.color', 'string')", None),
+        ("to_json(_rest)", None),
+        ("_rest", None),
+        ("_rest.color", ADVICE),
+        ("o._rest.color", ADVICE),
+        ("o._rest.a.b.c", ADVICE),
+        ("_REST['color']", ADVICE),
+        ("_rescued", "there is no column '_rescued' in o; did you mean '_rest'?"),
+    ],
+)
+def test_gold_sql_reads_undeclared_fields_as_spark_does(project: Path, item: str, expected: str | None) -> None:
+    sql = f"SELECT event_date,\n{item} AS field FROM orders o"
+
+    found = [text.partition(f" ({SPARK})")[0] for text in check_of_shop(project, sql, pipeline=REST)]
+
+    assert found == ([] if expected is None else [f"daily.sql:2: {expected}"])
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        *((item, None) for item in CAST_FIELDS),
+        *((item, CAST) for item in FIELDS_WITHOUT_CAST),
+        ("variant_get(_rest, '$.color', 'string')", "there is no function variant_get; write _rest.color::VARCHAR"),
+    ],
+)
+def test_views_read_undeclared_fields_as_duckdb_does(project: Path, item: str, expected: str | None) -> None:
+    (project / "include/pipelines/shop/colors.sql").write_text(f"SELECT {item} AS field FROM orders o")
+    view = "views:\n  - {name: colors, sql: colors.sql, reads: [orders]}\n"
+
+    found = check_of_shop(project, gold=DAILY + view, pipeline=REST)
+
+    assert len(found) == (expected is not None)
+    assert expected is None or (found[0].startswith("colors.sql:1: ") and expected in found[0])
+
+
+def test_gold_cannot_tell_duplicates_by_undeclared_fields(project: Path) -> None:
+    dedupe = "  dedupe: {by: _rest, within_days: 1}\n"
+
+    assert check_of_shop(project, gold=DAILY + dedupe, pipeline=REST) == [
+        "pipeline.yaml:25: gold.dedupe.by: _rest of 'orders' is a variant; declare a column for the field"
+    ]
+
+
 def test_declared_result_columns_must_exist(project: Path) -> None:
     gold = DAILY.replace("event_date}", "day, checks: {unique: [event_dte], not_null: turnover}}")
 

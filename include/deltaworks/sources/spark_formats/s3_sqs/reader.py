@@ -64,7 +64,7 @@ from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
 from deltaworks.specs.sources.records import TEXT_FORMATS
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
-from deltaworks.specs.types import ColumnType, parse_type
+from deltaworks.specs.types import ColumnType, parse_declared_type
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
@@ -194,7 +194,7 @@ def _array(buffer: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Ar
 
 def _parse_type(name: str, text: str) -> ColumnType:
     try:
-        return parse_type(text)
+        return parse_declared_type(text)
     except ValueError as error:
         raise ConfigError("SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.") from None
 
