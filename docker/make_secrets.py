@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import os
 import secrets
@@ -27,6 +28,19 @@ def _database(values: Mapping[str, str]) -> str:
 def _login(values: Mapping[str, str]) -> str:
     login = {"login": "admin", "password": values["AIRFLOW_ADMIN_PASSWORD"]}
     return json.dumps({"conn_type": "http", "host": "http://airflow-apiserver:8080", **login})
+
+
+def _write_keys(source: str) -> dict[str, SecretFactory]:
+    """A write key of the collector, and the setting that replaces the demo's, which everybody knows."""
+    key = f"DELTAWORKS_WRITE_KEY_{source.upper()}"
+
+    def declared(values: Mapping[str, str]) -> str:
+        return json.dumps([{"sha256": hashlib.sha256(values[key].encode()).hexdigest()}])
+
+    return {
+        key: lambda _: secrets.token_urlsafe(30),
+        f"DELTAWORKS_SET__collectors__edge__sources__{source}__keys": declared,
+    }
 
 
 SecretFactory = Callable[[Mapping[str, str]], str]
@@ -49,6 +63,12 @@ FILES: dict[str, dict[str, SecretFactory]] = {
     "landing.env": {
         "DELTAWORKS_AWS_ACCESS_KEY": lambda _: f"landing{secrets.token_hex(8)}",
         "DELTAWORKS_AWS_SECRET_KEY": lambda _: secrets.token_urlsafe(30),
+    },
+    "collector.env": {
+        **_write_keys("games"),
+        **_write_keys("games_replay"),
+        **_write_keys("mobile"),
+        **_write_keys("mobile_replay"),
     },
 }
 

@@ -9,6 +9,7 @@ from deltaworks.specs.base import Problem, suggest_name
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.loading import parse_spec, read_declaration
+from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.spec_errors import invalid_spec_error
 
 
@@ -27,16 +28,17 @@ def load_collector(name: str, *, root: Path) -> CollectorSpec:
     return read_collector(find_by_name(name, collector_files(root), "collector"), pipelines=pipelines)
 
 
-def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
+def read_collector(path: Path, *, pipelines: Collection[str], overrides: Overrides | None = None) -> CollectorSpec:
     """Reads and validates a collector's file.
 
     Args:
         pipelines: names of all pipelines.
+        overrides: values that the environment or variables replace, such as write keys.
 
     Raises:
         ConfigError: SPEC_INVALID with file, line and key of each error; SPEC_MISSING; SPEC_NOT_YAML.
     """
-    declaration = read_declaration(path)
+    declaration = read_declaration(path, overrides=overrides or Overrides())
     spec = parse_spec(CollectorSpec, declaration)
     if errors := [declaration.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
         raise invalid_spec_error(errors)

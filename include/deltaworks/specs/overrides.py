@@ -52,7 +52,7 @@ def _child(node: Any, part: str | int) -> Any:
 
 
 def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str) -> Overrides:
-    """Returns the overrides of one pipeline or relay from the environment and from variables.
+    """Returns the overrides of one pipeline, relay or collector from the environment and from variables.
 
     Raises:
         ConfigError: OVERRIDE_INVALID.

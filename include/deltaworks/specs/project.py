@@ -105,13 +105,15 @@ class _ProjectLoader:
         self.catalog.pipelines[folder] = spec
 
     def _collector(self, path: Path) -> None:
-        self.catalog.collectors[path.stem] = read_collector(path, pipelines=self.pipelines)
+        overrides = overrides_of(self.catalog.environment, self.environment_file, "collectors", path.stem)
+        self.catalog.collectors[path.stem] = read_collector(path, pipelines=self.pipelines, overrides=overrides)
 
     def _overrides(self, path: Path) -> None:
         relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}
         _check_operation_dags(self.catalog.environment, path, self.pipelines)
         _check_collector(self.catalog, path)
         names = {"relays": relays, "pipelines": set(self.pipelines)}
+        names["collectors"] = set(collector_files(self.catalog.root))
         _check_overrides(self.catalog.environment, path, names)
 
 

@@ -52,7 +52,7 @@ SECRETS = {
     "deadman": {"lake", "landing", "alerts"},
     "metrics": {"lake"},
     "keyring-init": set(),
-    "collector": {"lake", "landing"},
+    "collector": {"lake", "landing", "collector"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
     "spark-worker-2": {"spark"},
@@ -254,7 +254,11 @@ def test_keys_are_created_before_anybody_who_needs_them_starts() -> None:
 
 def test_the_command_that_creates_the_keys_works_with_the_settings_of_its_service(tmp_path: Path) -> None:
     command = ["python", *SERVICES["keyring-init"]["command"][1:-1], str(tmp_path / "writers")]
-    settings = {**variables("local.env"), "DELTAWORKS_KEYRING": str(tmp_path / "keys")}
+    settings = {
+        **variables("local.env"),
+        "DELTAWORKS_KEYRING": str(tmp_path / "keys"),
+        "DELTAWORKS_HOME": str(tmp_path),
+    }
 
     variables_of_it = {**settings, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include")}
     run_process(command, check=True, cwd=ROOT, env=variables_of_it)
@@ -272,6 +276,7 @@ def test_without_a_keyring_the_command_creates_nothing_and_does_not_fail(tmp_pat
     command = ["python", *SERVICES["keyring-init"]["command"][1:-1], str(tmp_path / "writers")]
     example = variables("aws.env.example")
     settings = {"DELTAWORKS_ENVIRONMENT": "aws", "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include")}
+    settings["DELTAWORKS_HOME"] = str(tmp_path)
 
     done = run_process(command, check=True, cwd=ROOT, env={**example, **settings})
 
@@ -311,6 +316,7 @@ FILES_IN_ORDER = [
     "spark",
     "lake",
     "landing",
+    "collector",
     "alerts",
 ]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deltaworks.errors import ConfigError
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.weak_secrets import check_write_keys
 from tests.unit.docker.secrets_script import FILES, main, make_secrets, prompt_for_webhook
 
 
@@ -33,6 +37,25 @@ def test_no_two_installations_share_a_secret(tmp_path: Path) -> None:
 
     one, two = values_in(tmp_path / "one"), values_in(tmp_path / "two")
     assert [name for name in one if one[name] == two[name]] == []
+
+
+def test_the_collector_accepts_its_own_keys_instead_of_those_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_secrets(tmp_path)
+    variables = values_in(tmp_path)
+    demo = load_catalog("compose").collectors["edge"]
+    with pytest.raises(ConfigError, match="SECRET_WEAK"):
+        check_write_keys(demo, environment="compose")
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    collector = load_catalog("compose").collectors["edge"]
+
+    check_write_keys(collector, environment="compose")
+    for name, source in collector.sources.items():
+        key = variables[f"DELTAWORKS_WRITE_KEY_{name.upper()}"]
+        assert [one.digest() for one in source.keys] == [hashlib.sha256(key.encode()).hexdigest()]
 
 
 def test_folder_and_files_are_for_their_owner_only_even_if_they_were_not(tmp_path: Path) -> None:
