@@ -66,7 +66,9 @@ class TestFieldLines:
 
     def test_names_are_declared_where_there_are_none(self) -> None:
         options = {"format": "tsv", "tsv": {"columns": ["a", "b"], "null_values": ["", "-"]}}
-        assert read(b"#\n1\t2\n\t3\n", **options) == [None, {"a": "1", "b": "2"}, {"b": "3"}]
+        # A single `#` is a directive without content; where a line has one field, it is a value.
+        assert read(b"#\n1\t2\n# x\n\t3\n", **options) == [{"a": "1", "b": "2"}, None, {"b": "3"}]
+        assert read(b"#\nx\n", format="tsv", tsv={"columns": ["a"]}) == [{"a": "#"}, {"a": "x"}]
         with pytest.raises(ConversionError, match="no #Fields line"):
             read(b"1\t2\n", format="tsv")
 
