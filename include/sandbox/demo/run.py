@@ -189,7 +189,7 @@ class Demo:
                 sheet = self._compute_answers(catalog, truths, sending.collector_kill)
             if self._settings.with_erasure:
                 with self._phases.phase("erasure"):
-                    self._say("players: the erasure of a player begins, up to its certificate")
+                    self._say("players: the erasure of a player begins")
                     self._erasure.run(catalog)
                     self._erasure.answer(sheet)
 
