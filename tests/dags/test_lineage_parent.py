@@ -18,7 +18,11 @@ from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
 from deltaworks.specs.project import load_catalog
 
 PARENT = "airflow/games__gold.rebuild_gold/0198c3a0-0000-7000-8000-000000000001"
-JOB = "import json, os\nprint(json.dumps([{'parent': os.environ.get('OPENLINEAGE_PARENT_ID')}]))\n"
+JOB = """
+import json, os
+results = json.dumps([{"parent": os.environ.get("OPENLINEAGE_PARENT_ID")}])
+print(f"DELTAWORKS_RESULTS:{os.environ['DELTAWORKS_LINE_NONCE']} {results}")
+"""
 
 
 @pytest.fixture(autouse=True)
