@@ -64,7 +64,7 @@ FILES: dict[str, dict[str, SecretFactory]] = {
         "DELTAWORKS_AWS_ACCESS_KEY": lambda _: f"landing{secrets.token_hex(8)}",
         "DELTAWORKS_AWS_SECRET_KEY": lambda _: secrets.token_urlsafe(30),
     },
-    "collector.env": {
+    "write-keys.env": {
         **_write_keys("games"),
         **_write_keys("games_replay"),
         **_write_keys("mobile"),

@@ -52,7 +52,7 @@ SECRETS = {
     "deadman": {"lake", "landing", "alerts"},
     "metrics": {"lake"},
     "keyring-init": set(),
-    "collector": {"lake", "landing", "collector"},
+    "collector": {"lake", "landing", "write-keys"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
     "spark-worker-2": {"spark"},
@@ -316,7 +316,7 @@ FILES_IN_ORDER = [
     "spark",
     "lake",
     "landing",
-    "collector",
+    "write-keys",
     "alerts",
 ]
 
