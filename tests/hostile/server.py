@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
 from collector.admission import Bounds
 from collector.process import CollectorProcess
 from collector.redaction import SourceRedactor
@@ -70,8 +72,10 @@ def main() -> int:
     parser.add_argument("--off", default="", help=f"bounds with commas between: {', '.join(OFF)}")
     options = parser.parse_args()
     bounds = dataclasses.replace(Bounds(), **{name: OFF[name] for name in options.off.split(",") if name})
+    # A public key: bodies that cannot be read are sealed for its owner.
+    day_key = X25519PrivateKey.generate().public_key().public_bytes_raw()
     sealer = Sealer(
-        LocalKeyring(options.folder / "keys"), namespace="players", writer="edge", day_key=lambda day: bytes(32)
+        LocalKeyring(options.folder / "keys"), namespace="players", writer="edge", day_key=lambda day: day_key
     )
     redactor = SourceRedactor(Redactor(_PRIVACY, bytes(32)), sealer)
     return CollectorProcess(
