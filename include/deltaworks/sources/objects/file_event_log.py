@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.files import read_parquet
 from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from deltaworks.sources.objects.relay.messages import FileEvent
 
 #: The message of delta-rs for a commit that is not JSON; it has no error class. A missing commit may be a delayed
 #: listing.
@@ -320,6 +324,7 @@ def data_files(table: DeltaTable) -> list[LogFile]:
 
 #: The columns that identify a file event, as `row_identity` takes them.
 IDENTITY_COLUMNS = ("bucket", "key", "etag", "version_id", "size", "event_time")
+_identity_values = attrgetter(*IDENTITY_COLUMNS)
 
 
 def file_event_identity(
@@ -359,6 +364,11 @@ def row_identity(row: Sequence[Any], *, overwrites: Overwrites) -> bytes:
     """Returns the identity of a row of the log, given its IDENTITY_COLUMNS."""
     *parts, size, event_time = row
     return file_event_identity(*parts, size=size, event_time=event_time, overwrites=overwrites)
+
+
+def event_identity(event: FileEvent, *, overwrites: Overwrites) -> bytes:
+    """Returns the identity that the event's row in the log has."""
+    return row_identity(_identity_values(event), overwrites=overwrites)
 
 
 class IdentitySet:

@@ -26,7 +26,7 @@ from deltaworks.sources.objects.file_event_log import (
     MESSAGE_QUARANTINE_SCHEMA,
     FileEventLog,
     IdentitySet,
-    file_event_identity,
+    event_identity,
     file_events_key,
     message_quarantine_key,
     row_identity,
@@ -138,16 +138,7 @@ class FileEventLogWriter:
         number = self._append_number + 1
         new: dict[bytes, ReceivedEvent] = {}
         for received in events:
-            event = received.event
-            identity = file_event_identity(
-                event.bucket,
-                event.key,
-                event.etag,
-                event.version_id,
-                size=event.size,
-                event_time=event.event_time,
-                overwrites=self._overwrites,
-            )
+            identity = event_identity(received.event, overwrites=self._overwrites)
             if identity not in self._identities:
                 new.setdefault(identity, received)
         new_messages = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}

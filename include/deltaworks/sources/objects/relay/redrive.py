@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from deltaworks.sources.objects.file_event_log import (
     IDENTITY_COLUMNS,
     FileEventLog,
     LogReader,
-    file_event_identity,
+    event_identity,
     filter_events,
     message_quarantine_key,
     row_identity,
@@ -109,18 +109,7 @@ def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[s
         if parsed.problems:
             result.reasons[parsed.reason] += 1
             continue
-        names[body] = {
-            file_event_identity(
-                event.bucket,
-                event.key,
-                event.etag,
-                event.version_id,
-                size=event.size,
-                event_time=event.event_time,
-                overwrites=spec.overwrites,
-            )
-            for event in parsed.events
-        }
+        names[body] = {event_identity(event, overwrites=spec.overwrites) for event in parsed.events}
     logged = _logged_identities(spec, lake, set().union(*names.values()))
     usable = [body for body, identities in names.items() if identities - logged]
     result.usable, result.already_logged = len(usable), len(names) - len(usable)
@@ -182,16 +171,8 @@ def reconcile(
             for event in page:
                 existing.add((bucket, event.key))
                 original = replacements.original(bucket, event.key, event.etag)
-                etag = event.etag if original is None else original.etag
-                name = file_event_identity(
-                    bucket,
-                    event.key,
-                    etag,
-                    event.version_id,
-                    size=event.size,
-                    event_time=event.event_time,
-                    overwrites=_listing_overwrites(spec),
-                )
+                landed = event if original is None else replace(event, etag=original.etag)
+                name = event_identity(landed, overwrites=_listing_overwrites(spec))
                 listed[name] = (f"{bucket}/{event.key}", event.event_time > recent_after)
     result.listed = len(listed)
     for part in FileEventLog(lake, spec.relay).read_parts(columns=_COLUMNS):
