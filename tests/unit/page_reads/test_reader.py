@@ -51,7 +51,9 @@ def test_the_last_commits_are_limited_and_newest_first(harness: ReplayHarness, m
     assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
 
 
-def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def namespace_with_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project is one whose pipeline `games` has the namespace `players`."""
     root = write_project(tmp_path / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(
@@ -60,6 +62,10 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     declare_vault(root)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+
+
+@pytest.mark.usefixtures("namespace_with_vault")
+def test_unchanged_certificates_are_counted() -> None:
     objects = open_objects(load_catalog().environment.lake)
     vault = open_objects(privacy_settings_of(load_catalog().environment).vault)
     chain, recorded = Certificates(objects, "players", vault), ERASURE["certificate"]
@@ -76,18 +82,8 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
 
 
-def test_without_access_to_the_vault_the_end_of_a_chain_is_not_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write_project(tmp_path / "project")
-    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
-    declared.write_text(
-        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
-    )
-    declare_vault(root)
-    monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
-    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-
+@pytest.mark.usefixtures("namespace_with_vault")
+def test_without_access_to_the_vault_the_end_of_a_chain_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: object, *_: object) -> None:
         raise TransientError("STORAGE_REFUSED", "AccessDenied")
 

@@ -100,7 +100,9 @@ def test_a_commit_that_delta_rs_would_reject_goes_through_spark(tmp_path: Path, 
     if reasons_to_use_spark(table):
         return
 
+    version = table.version()
     append(lake, table)
+    assert opened(lake).version() == version + 1
 
 
 @pytest.mark.parametrize("writer", range(1, 9))
