@@ -5,7 +5,6 @@ The certificate follows a retention period later, once VACUUM has deleted the ol
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from deltaworks.control.clock import utc_now
@@ -15,6 +14,7 @@ from deltaworks.privacy.erasure.requests import Namespace, open_namespace, recei
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.query import connect
 from sandbox.demo.answers import AnswerSheet
+from sandbox.stack.supervisor import wait_until
 
 NAMESPACE, PIPELINE = "players", "games"
 #: Within this time, the streams have read that the player's events are dropped.
@@ -54,12 +54,12 @@ class Erasure:
 
 def _purge(namespace: Namespace, request: str) -> None:
     """Advances the request until its rows are purged. It waits for the streams to drop the person's events."""
-    end = time.monotonic() + _SUPPRESSION_SECONDS
-    while time.monotonic() < end:
+
+    def is_purged() -> bool:
         ErasureRun(namespace, now=utc_now()).run()
-        if namespace.erasures.request(request).has_reached("purged"):
-            return
-        time.sleep(2)
+        return namespace.erasures.request(request).has_reached("purged")
+
+    wait_until(is_purged, seconds=_SUPPRESSION_SECONDS, poll_seconds=2)
 
 
 def _purged_rows(namespace: Namespace, request: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import date
 from typing import Any
 
@@ -11,6 +10,7 @@ from deltaworks.rules.stored_state import read_rule_state
 from deltaworks.specs.catalog import Catalog
 from generator.market import JUMPING, MarketTruth
 from sandbox.demo.answers import AnswerSheet
+from sandbox.stack.supervisor import wait_until
 
 #: Digits to round to, because pipeline and truth divide floats in a different order.
 _DIGITS = 6
@@ -71,12 +71,14 @@ def answer_alert(sheet: AnswerSheet, catalog: Catalog) -> None:
 
     Waits until the rule is evaluated, which needs the gold tables.
     """
-    objects, end = open_objects(catalog.environment.lake), time.monotonic() + _ALERT_SECONDS
-    while True:
+    objects = open_objects(catalog.environment.lake)
+
+    def is_evaluated() -> bool:
         state = read_rule_state(objects, "stocks", _ALERT_RULE)
-        if (state is not None and state.last_minute is not None) or time.monotonic() > end:
-            break
-        time.sleep(1)
+        return state is not None and state.last_minute is not None
+
+    wait_until(is_evaluated, seconds=_ALERT_SECONDS, poll_seconds=1)
+    state = read_rule_state(objects, "stocks", _ALERT_RULE)
     fired = [] if state is None else sorted({str(label) for alert in state.alerts for label in alert.labels.values()})
     sheet.check_equal("stocks", f"shares for which rule {_ALERT_RULE} alerts", fired, [JUMPING])
 
