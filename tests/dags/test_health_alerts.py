@@ -297,6 +297,10 @@ def test_the_longest_interval_of_a_weekday_schedule_is_the_weekend() -> None:
     assert longest_interval("0 3 * * 1-5", NOW) == timedelta(days=3)
 
 
+def test_a_preset_that_only_airflow_has_has_an_interval() -> None:
+    assert longest_interval("@quarterly", NOW) == timedelta(days=92)
+
+
 def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = None) -> Any:
     task = SimpleNamespace(downstream_task_ids=set() if leaf else {"rebuild_gold"})
     ti = SimpleNamespace(dag_id="games__maintenance", task_id="vacuum_tables", run_id="r1", try_number=2)

@@ -19,6 +19,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors.conditions import alert_for_verdict, next_step_for, verdict_alerts
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
+from deltaworks.specs.schedules import next_run
 
 #: How long a run may take beyond its interval before it is overdue.
 RUN_TIME_ALLOWANCE = timedelta(hours=1)
@@ -119,10 +120,9 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 def longest_interval(schedule: str, after: datetime) -> timedelta:
     """Returns the longest interval between the next firings of a cron expression, which may be uneven."""
-    from croniter import croniter
-
-    times = croniter(schedule, after)
-    firings: list[datetime] = [times.get_next(datetime) for _ in range(_SAMPLED_FIRINGS)]
+    firings = [next_run(schedule, after)]
+    while len(firings) < _SAMPLED_FIRINGS:
+        firings.append(next_run(schedule, firings[-1]))
     return max(later - earlier for earlier, later in itertools.pairwise(firings))
 
 
