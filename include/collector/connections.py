@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = self._is_reading_paused = self._is_write_paused = False
         self._is_new = True
         self._rest: asyncio.TimerHandle | None = None
-        self._idle_since = self._last_data_at = self._wrote_at = front.clock()
+        self._last_data_at = self._wrote_at = front.clock()
         self._head_since: float | None = None
         self._discarded_bytes = self._requests_in_read = 0
         self._begin_head()
@@ -460,7 +460,7 @@ class Connection(asyncio.Protocol):
         has_body = request.head is None or request.head.method != "HEAD"
         data = response.prepared_bytes if keeps and has_body else b""
         self._transport.write(data or encode_response(response, closes_connection=not keeps, has_body=has_body))
-        self._idle_since = self._wrote_at = self._front.clock()
+        self._wrote_at = self._front.clock()
         if not keeps:
             self._close(lingers=request.is_cut or self._stops)
             return
@@ -600,7 +600,7 @@ class Connection(asyncio.Protocol):
                 return False
             self._refuse("slow_body")
             return True
-        since, allowed_seconds = self._idle_since, float(KEEP_ALIVE_SECONDS)
+        since, allowed_seconds = self._wrote_at, float(KEEP_ALIVE_SECONDS)
         if self._head_since is not None:
             since, allowed_seconds = self._head_since, limits.body_seconds
         elif self._is_new:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.privacy.tokens.redactor import EventCondition, Redactor
-from deltaworks.specs.base import format_path, path_names
+from deltaworks.specs.base import format_path, path_names, paths_overlap
 
 Values = Mapping[Path, Sequence[Any]]
 #: Types that a condition can compare.
@@ -111,9 +111,7 @@ class RedactedFields:
         #: True if fields to drop for children overlap with each other or with other personal fields; only the row
         #: parser supports this.
         self.child_needs_row_parser = any(field is None or field.field_path == name_path for field in fields) or any(
-            one != other and (one[: len(other)] == other or other[: len(one)] == one)
-            for one in dropped
-            for other in (*names, *dropped)
+            one != other and paths_overlap(one, other) for one in dropped for other in (*names, *dropped)
         )
         self.child_fields = list(
             dict.fromkeys([*self.fields, *(field.field_path for field in fields if field is not None)])

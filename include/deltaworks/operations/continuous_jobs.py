@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.control import paths
+from deltaworks.control.background import map_concurrently
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag, read_heartbeat
@@ -295,8 +296,9 @@ def _read_slot_use(catalog: Catalog, objects: ObjectStore, dag: str) -> SlotUse 
     own = next((subject for subject in every if subject.dag_id == dag), None)
     if own is None or catalog.environment.kubernetes is not None:
         return None
-    heartbeats = [(subject, read_heartbeat(objects, paths.heartbeat(subject.control))) for subject in every]
-    return slot_use(catalog, own, heartbeats)
+    others = [subject for subject in every if subject.dag_id != dag]
+    beats = map_concurrently(lambda other: read_heartbeat(objects, paths.heartbeat(other.control)), others)
+    return slot_use(catalog, own, zip(others, beats, strict=True))
 
 
 def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> None:
@@ -305,8 +307,8 @@ def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> Non
     Raises:
         ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN.
     """
-    if kind not in ("stream", "relay", "feeds") or any(
-        catalog.declares(one, subject) for one in ("pipeline", "relay") if (one == "relay") == (kind == "relay")
+    if kind not in ("stream", "relay", "feeds") or catalog.declares(
+        "relay" if kind == "relay" else "pipeline", subject
     ):
         return
     names = [*catalog.pipelines, *catalog.relays, paths.RULES_PROCESS]
@@ -342,14 +344,14 @@ class _JobLocation:
 
 
 def _locate_stream(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
-    if is_start or not catalog.declares("pipeline", name):
+    if is_start:
         catalog.pipeline(name)
     group = group_of(catalog, name)
     return _JobLocation(paths.pipeline_control(name), stream_dag_id(name, group), group or "")
 
 
 def _locate_relay(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
-    if is_start or not catalog.declares("relay", name):
+    if is_start:
         catalog.relay(name)
     in_pod = catalog.environment.kubernetes is not None
     return _JobLocation(paths.relay_control(name), "" if in_pod else dag_id(name, "relay"))
@@ -362,7 +364,7 @@ def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
 
 
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
-    if is_start or not catalog.declares("pipeline", name):
+    if is_start:
         catalog.pipeline(name)
     return _JobLocation(paths.feeds_control(name), dag_id(name, "feeds"))
 

@@ -169,9 +169,11 @@ def to_arguments(options: Options) -> list[str]:
 
     One JSON value, because a text such as `--` in an argument of its own would be read as syntax.
     """
-    values = {field.name: getattr(options, field.name) for field in option_fields(type(options))}
-    defaults = {field.name: field.default for field in option_fields(type(options))}
-    changed = {name: value for name, value in values.items() if value != defaults[name]}
+    changed = {
+        field.name: value
+        for field in option_fields(type(options))
+        if (value := getattr(options, field.name)) != field.default
+    }
     if not changed:
         return []
     text = json.dumps(changed, separators=(",", ":"))

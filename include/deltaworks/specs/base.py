@@ -78,6 +78,11 @@ def path_names(path: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def paths_overlap(one: Sequence[str], two: Sequence[str]) -> bool:
+    """Returns whether two paths, given by their names, are equal or one is a parent of the other."""
+    return one[: len(two)] == two or two[: len(one)] == one
+
+
 def format_path(names: Iterable[str]) -> str:
     """Returns the path of these names, the reverse of `path_names`."""
     return ".".join(name if _BARE_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`" for name in names)

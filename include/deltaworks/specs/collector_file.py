@@ -38,7 +38,7 @@ def read_collector(path: Path, *, pipelines: Collection[str], overrides: Overrid
     Raises:
         ConfigError: SPEC_INVALID with file, line and key of each error; SPEC_MISSING; SPEC_NOT_YAML.
     """
-    declaration = read_declaration(path, overrides=overrides or Overrides())
+    declaration = read_declaration(path, overrides=overrides)
     spec = parse_spec(CollectorSpec, declaration)
     if errors := [declaration.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
         raise invalid_spec_error(errors)

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.base import KeyPath, Problem, path_names, raise_problems, suggest_name
+from deltaworks.specs.base import KeyPath, Problem, path_names, paths_overlap, raise_problems, suggest_name
 from deltaworks.specs.dashboards import dashboard_problems
 from deltaworks.specs.enrich import EnrichSpec
 from deltaworks.specs.event import UnwrapSpec
@@ -300,9 +300,7 @@ def _column_paths(pipeline: PipelineSections) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _overlap(path: str, other: str) -> bool:
-    """Returns whether two paths are equal or one is a parent of the other."""
-    one, two = path_names(path), path_names(other)
-    return one[: len(two)] == two or two[: len(one)] == one
+    return paths_overlap(path_names(path), path_names(other))
 
 
 def _feed_problems(pipeline: PipelineSections) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ from deltaworks.specs.base import (
     TextOrReference,
     as_tuple,
     path_names,
+    paths_overlap,
     raise_problems,
     selects_elements,
     suggest_name,
@@ -294,8 +295,7 @@ def _overlap_problems(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
     problems: list[Problem] = []
     for index, field in enumerate(fields):
         for other in range(index):
-            first, second = path_names(field.path), path_names(fields[other].path)
-            if first[: len(second)] == second or second[: len(first)] == first:
+            if paths_overlap(path_names(field.path), path_names(fields[other].path)):
                 text = f"{field.path!r} and {fields[other].path!r} overlap; remove one of them"
                 problems.append((("fields", index, "path"), text, (("fields", other, "path"),)))
     return problems
