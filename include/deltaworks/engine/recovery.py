@@ -45,7 +45,7 @@ def check_spec(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> bool:
         ContractError: SPEC_CHANGE_UNSAFE for an unsafe change that was not accepted.
     """
     try:
-        changes = home.specs.check(spec)
+        home.specs.check(spec)
     except ContractError as error:
         changes = unsafe_changes(home.specs.changes(spec))
         if error.condition != "SPEC_CHANGE_UNSAFE" or any(change.effect is Effect.REFUSED for change in changes):

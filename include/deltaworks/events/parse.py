@@ -171,8 +171,7 @@ class EventDecoder:
     def _plan(self, name: str, tables: tuple[str, ...] | None = None) -> bool:
         """Compiles the plan of an event name. Returns whether that succeeded."""
         try:
-            path = self._spec.event.name.path
-            tables = tables or self._router.tables({} if path is None else {path_names(path)[0]: name}, name)
+            tables = tables or self._router.tables({} if self._name_field is None else {self._name_field: name}, name)
             unread = tuple(self._unread_fields.get(name, ()))
             self._by_name[name] = EventPlan.compile(
                 self._spec, name, tables, self._by_table, unread, redaction=self._redaction

@@ -164,9 +164,11 @@ class Versions:
         return self._read[version]
 
     def _read_ahead(self, first: int, last: int) -> None:
-        """Reads these commits in parallel, unless they have been read."""
-        if any(version not in self._read for version in range(first, last + 1)):
-            for commit in commit_history(self._lake, self._key, newest=last, limit=last + 1 - first):
+        """Reads those of these commits in parallel that have not been read, and those between them."""
+        unread = [version for version in range(first, last + 1) if version not in self._read]
+        if unread:
+            limit = unread[-1] + 1 - unread[0]
+            for commit in commit_history(self._lake, self._key, newest=unread[-1], limit=limit):
                 self._read[commit.version] = commit
 
     def _describe_range(self) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.lossless_numbers import NUMBER as NUMBER_PATTERN
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601, parse_pattern
@@ -114,7 +115,6 @@ _MAX_FIELDS = 300
 _MAX_COUNTED_VALUES, _MAX_HASHED_VALUES = 1_000, 500_000
 _INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
-_NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
 _MIDNIGHT_TEXT = re.compile(r"(?<![\d:])(00:00(:00([.,]0+)?)?(?![\d:.,]| ?[PpAa][Mm])|12:00(:00)? ?[Aa][Mm])")
 _DAY_SECONDS = 86_400
@@ -338,7 +338,7 @@ def _text_form(text: str) -> str:
     if _DATE_TEXT.fullmatch(text):
         return _time_text_form(text)
     # Digits in an unusual notation (007, +49) or beyond a number's range are identifiers, not numbers.
-    return NUMBER if _NUMBER_TEXT.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
+    return NUMBER if NUMBER_PATTERN.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
 
 
 def _time_text_form(text: str) -> str:

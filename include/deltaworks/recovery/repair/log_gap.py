@@ -285,7 +285,6 @@ def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> 
     """
     log = list_log(home.objects, home.table(name))
     try:
-        check_log(lake, home.table(name), log)
         yield from _table_damages(lake, home, name, log, rebuild=rebuild)
     except ContractError as error:
         yield Damage(
@@ -307,6 +306,7 @@ def _table_damages(lake: Lake, home: PipelineHome, name: str, log: LogFiles, *, 
         return
     missing = log.missing_commits(log.newest)
     if missing:
+        check_log(lake, key, log)
         yield damage("log_gap", f"its log lacks the commit of version {_abbreviate(missing)}", "log")
         return
     state = state_at(lake, objects, key)

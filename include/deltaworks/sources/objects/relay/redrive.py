@@ -121,9 +121,8 @@ def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> s
     logged: set[bytes] = set()
     if not identities:
         return logged
-    columns = ("seq", *IDENTITY_COLUMNS)
-    for part in FileEventLog(lake, spec.relay).read_parts(columns=columns):
-        for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
+    for part in FileEventLog(lake, spec.relay).read_parts(columns=_COLUMNS):
+        for _, *parts in zip(*(part.column(name).to_pylist() for name in _COLUMNS), strict=True):
             name = row_identity(parts, overwrites=spec.overwrites)
             if name in identities:
                 logged.add(name)
