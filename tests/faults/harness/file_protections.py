@@ -29,7 +29,7 @@ def _identity(patch: Patch) -> None:
     """The log does not deduplicate: each delivery of a message adds a file."""
     from deltaworks.sources.objects import file_event_log_writer
 
-    patch.setattr(file_event_log_writer, "file_event_identity", lambda *_, **__: os.urandom(16))
+    patch.setattr(file_event_log_writer, "event_identity", lambda *_, **__: os.urandom(16))
 
 
 def _append_first(patch: Patch) -> None:
