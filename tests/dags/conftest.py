@@ -41,6 +41,17 @@ def airflow_settings() -> Iterator[None]:
     _restore()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patient_table_reads() -> Iterator[None]:
+    """Pages wait for their child process as long as a busy machine takes to start it."""
+    from deltaworks.console.table_reads import TABLE_LIMITS
+
+    before = TABLE_LIMITS.seconds
+    object.__setattr__(TABLE_LIMITS, "seconds", 120.0)
+    yield
+    object.__setattr__(TABLE_LIMITS, "seconds", before)
+
+
 @pytest.fixture(autouse=True)
 def reset_console_cache() -> None:
     """Resets the console before each test: it caches the project of the process, and tests have their own."""
