@@ -11,6 +11,9 @@ from urllib.parse import quote
 
 from deltaworks.airflow_client.api import AirflowApi
 
+#: How long people take to read a question.
+_READING_SECONDS = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -30,12 +33,13 @@ class People(AirflowApi):
         """Chooses an option, and again if the task asks again, until the task has ended.
 
         If the answer arrives before the scheduler knows that the task waits, Airflow counts a failure of the task, and
-        its next try asks again.
+        its next try asks again. So the answer comes no sooner than a person could have read the question.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             asked = self.question(dag_id, run_id, task_id)
             if asked is not None and not asked["response_received"]:
+                time.sleep(_READING_SECONDS)
                 self.answer(dag_id, run_id, task_id, option)
             states = {task.task_id: task.state for task in self.task_instances(dag_id, run_id)}
             if states[task_id] in ("success", "failed"):
@@ -70,7 +74,8 @@ class People(AirflowApi):
         self._request("PATCH", _run(dag_id, run_id), json={"state": "queued"})
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
-        """Deletes a run with its tasks."""
+        """Deletes a run with its tasks. Airflow refuses it for a run under way, which people mark as failed before."""
+        self._request("PATCH", _run(dag_id, run_id), json={"state": "failed"})
         self._request("DELETE", _run(dag_id, run_id))
 
     def results(self, dag_id: str, run_id: str, task_id: str) -> list[Mapping[str, Any]]:

@@ -51,6 +51,7 @@ class JobRuns:
         self._home = home
         self._say = say
         self._running: dict[str, tuple[Job, DagRun, float]] = {}
+        self._asked: set[str] = set()
         self.ended: list[FinishedJob] = []
 
     def run(self, *chains: Sequence[Job]) -> list[FinishedJob]:
@@ -119,8 +120,13 @@ class JobRuns:
             job.then()
 
     def _approve(self, run: DagRun) -> None:
+        """Approves a question that was seen before: Airflow's scheduler must know that the task waits, or it fails."""
         question = self._airflow.question(run.dag_id, run.run_id, APPROVE_TASK)
-        if question is not None and not question["response_received"]:
+        if question is None or question["response_received"]:
+            return
+        if run.run_id not in self._asked:
+            self._asked.add(run.run_id)
+        else:
             self._airflow.answer(run.dag_id, run.run_id, APPROVE_TASK, "Approve")
 
     def _progress_marker(self) -> Hashable:
