@@ -23,7 +23,7 @@ APART = ClusterShares.model_validate(
         name: {"executors": 1, "executor_cores": cores, "pool": f"pool_{name}", "slots": cores}
         for cores, name in enumerate(("stream", "gold", "maintenance", "mutation", "reprocess"), start=2)
     }
-    | {"relay": {"pool": "pool_relay", "slots": 7}}
+    | {"relay": {"pool": "pool_relay", "slots": 7}, "process": {"pool": "pool_process", "slots": 8}}
 )
 
 
@@ -69,7 +69,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     return (OPERATIONS[name] if name in OPERATIONS else form_by_kind(kind).operations[0]).job_class
 
 
-def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any]) -> None:
+def test_spark_jobs_run_in_the_pool_of_their_class_and_processes_in_one_of_their_own(dags: dict[str, Any]) -> None:
     assert {dag_id.rpartition("__")[2] for dag_id in dags} >= {"stream", "relay", "gold", "maintenance", "mutations"}
     for dag_id, dag in dags.items():
         for task in dag.tasks:
@@ -80,7 +80,8 @@ def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any])
                 assert (task.pool, task.priority_weight) == ("default_pool", 200), "an operator waits for no job"
                 continue
             share = APART.of(class_of(dag_id, task.task_id))
-            assert task.pool == share.pool, (dag_id, task.task_id)
+            pool = share.pool if isinstance(task, SparkJobOperator) else "pool_process"
+            assert task.pool == pool, (dag_id, task.task_id)
             assert task.priority_weight == share.priority, (dag_id, task.task_id)
             assert task.weight_rule == "absolute", "no matter what follows in its DAG"
 
@@ -108,7 +109,7 @@ def test_gold_at_the_end_of_a_night_waits_for_gold_alone(dags: dict[str, Any]) -
     night = dags["games__maintenance"]
 
     assert night.get_task("rebuild_gold").pool == "pool_gold"
-    assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance"}
+    assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance", "pool_process"}
 
 
 def test_gold_never_shares_a_pool_with_its_upstream() -> None:

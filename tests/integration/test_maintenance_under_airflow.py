@@ -11,6 +11,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.dag_ids import dag_id
+from deltaworks.specs.shares import PROCESS_POOL
 from deltaworks.tables.lake import Lake
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
@@ -21,7 +22,7 @@ NIGHT = dag_id("clicks", "maintenance")
 VACUUM, BACK = (get_operation(name).dag_id("clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
 REASON = {"allow_below_minimum": "the disk is full"}
-#: Time a job waits for its slot on one machine, for any job class.
+#: Of the Spark jobs of all classes but gold, on one machine.
 POOL = "spark_jobs"
 SHORT = {"tables": ["clicks"], "retention_hours": 48, "dry_run": False}
 #: A night without OPTIMIZE is two JVMs and four processes, one after another; a VACUUM is a JVM that counts and one
@@ -146,33 +147,28 @@ def test_runs_share_one_slot_and_only_an_approval_deletes(
     assert second.start is not None
     assert second.start >= first.end
     assert before - data_files(harness) == aged.deletable, "the second run only counts"
-    slots = [slot for run in ("first", "second") for slot in people.slots(VACUUM, run) if slot.task_id != ASKS]
+    slots = [slot for run in ("first", "second") for slot in people.slots(VACUUM, run) if slot.task_id == DELETES]
     assert {slot.pool for slot in slots} == {POOL}
     assert in_turn(slots)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("slots", [1, 2], ids=["protected", "without"])
-def test_jobs_of_two_dags_share_one_slot(harness: AirflowHarness, people: People, slots: int) -> None:
-    night, back = f"night-{slots}", f"back-{slots}"
+def test_a_count_does_not_wait_for_the_slot_of_a_night(harness: AirflowHarness, people: People) -> None:
     form = {"table": "clicks", "to_batch": 0, "repair": "none", "dry_run": False}
-    people.resize(POOL, slots)
-    try:
-        people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id=night)
-        wait(lambda: state_of(people, NIGHT, night, "vacuum_tables") == "running", "the night does not begin", 120)
-        people.trigger(BACK, conf=form, run_id=back)
-        await_question(people, BACK, back, "approve")
-        people.settle(BACK, back, "approve", "Reject")
-        for dag_id, run_id in ((NIGHT, night), (BACK, back)):
-            assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
-    finally:
-        people.resize(POOL, 1)
+    people.trigger(NIGHT, conf={"tables": ["clicks"]}, run_id="night")
+    wait(lambda: state_of(people, NIGHT, "night", "vacuum_tables") == "running", "the night does not begin", 120)
+    people.trigger(BACK, conf=form, run_id="back")
+    await_question(people, BACK, "back", "approve")
+    people.settle(BACK, "back", "approve", "Reject")
+    for dag_id, run_id in ((NIGHT, "night"), (BACK, "back")):
+        assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
 
-    taken = [
-        *people.slots(NIGHT, night),
-        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "dry_run_gate")),
-    ]
-    assert in_turn(taken) == (slots == 1)
+    jobs = [slot for slot in people.slots(NIGHT, "night") if slot.pool == POOL]
+    count = next(slot for slot in people.slots(BACK, "back") if slot.task_id == "count")
+    assert DELETES in {slot.task_id for slot in jobs}
+    assert in_turn(jobs)
+    assert count.pool == PROCESS_POOL
+    assert count.start < max(slot.end for slot in jobs if slot.end is not None)
 
 
 def in_turn(slots: list[Slot]) -> bool:

@@ -96,7 +96,7 @@ class OperationApproval(ApprovalOperator):
         super().__init__(
             response_timeout=answer_timeout,
             notifiers=list(notifiers),
-            **pool_settings(share.pool, priority=share.priority),
+            **pool_settings(environment.shares.process_pool, priority=share.priority),
             retries=2,
             retry_delay=timedelta(seconds=30),
             retry_exponential_backoff=2.0,

@@ -13,7 +13,7 @@ from airflow.sdk import RetryDecision, RetryPolicy
 
 from deltaworks.airflow.child_process import error_of
 from deltaworks.control.backoff import FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS, STABLE_RUN_SECONDS, wait_seconds
-from deltaworks.specs.shares import Share
+from deltaworks.specs.shares import ClusterShares, JobClass, Share
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -89,9 +89,13 @@ def job_settings(share: Share) -> dict[str, Any]:
     }
 
 
-def process_settings(share: Share) -> dict[str, Any]:
-    """Returns the settings of `job_settings` for a task without a Spark job, to which `durable` does not apply."""
-    return {name: value for name, value in job_settings(share).items() if name != "durable"}
+def process_settings(shares: ClusterShares, job_class: JobClass) -> dict[str, Any]:
+    """Returns the settings of `job_settings` for a task without a Spark job: in the pool of processes, and without
+    `durable`, which does not apply.
+    """
+    settings = job_settings(shares.of(job_class))
+    del settings["durable"]
+    return settings | {"pool": shares.process_pool}
 
 
 def continuous_retries() -> dict[str, Any]:

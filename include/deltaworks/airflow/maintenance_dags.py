@@ -333,7 +333,7 @@ def _vacuum_approval(spec: PipelineSpec, environment: EnvironmentSpec) -> list[B
         python_callable=needs_vacuum_approval,
         ignore_downstream_trigger_rules=False,
         trigger_rule="all_done",
-        **process_settings(environment.shares.of("maintenance")),
+        **process_settings(environment.shares, "maintenance"),
     )
     count = count_task(vacuum, spec, environment)
     return [gate, count, approve_task(vacuum, spec, environment, ignore_downstream_trigger_rules=False)]
@@ -353,7 +353,7 @@ def needs_vacuum_approval(params: dict[str, Any], **_: Any) -> bool:
 
 def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
     """Returns the teardown task that records the run, also after failures, and fails the run if a step failed."""
-    settings = process_settings(environment.shares.of("maintenance"))
+    settings = process_settings(environment.shares, "maintenance")
     limit = {"execution_timeout": timedelta(minutes=5)}
     note = RecordNightOperator(
         task_id=names.RECORD_NIGHT_TASK, pipeline=pipeline, environment=environment, **settings | limit

@@ -103,7 +103,7 @@ def operation_task(
         arguments=[f"--{operation.scope}", subject],
         niceness=0 if operation.runs_immediately else share.niceness,
         **options,
-        **{**process_settings(share), **settings},
+        **{**process_settings(environment.shares, operation.job_class), **settings},
     )
 
 
@@ -223,7 +223,7 @@ def _approval_tasks(form: DagForm, spec: PipelineSpec, environment: EnvironmentS
     The job itself checks that it stays within the approved counts. An operation of the form that needs no approval is
     counted too, and then runs without a question.
     """
-    settings = process_settings(environment.shares.of(form.operations[0].job_class))
+    settings = process_settings(environment.shares, form.operations[0].job_class)
     return [
         count_task(form, spec, environment),
         ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings),
@@ -233,15 +233,15 @@ def _approval_tasks(form: DagForm, spec: PipelineSpec, environment: EnvironmentS
 
 def count_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec) -> BaseOperator:
     """Returns the task that runs the operation that the form selects as a dry run."""
-    share = environment.shares.of(form.operations[0].job_class)
+    job_class = form.operations[0].job_class
     return ProcessOperator(
         task_id=COUNT_TASK,
         environment=environment,
         arguments=["--pipeline", spec.pipeline],
-        niceness=share.niceness,
+        niceness=environment.shares.of(job_class).niceness,
         form=form,
         values={DRY_RUN: True},
-        **process_settings(share),
+        **process_settings(environment.shares, job_class),
     )
 
 

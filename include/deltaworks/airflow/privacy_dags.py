@@ -92,7 +92,7 @@ def _selected_if(form: DagForm, name: str) -> str:
 def reveal_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec], environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that asks for approval of a reveal. It does not open the vault."""
     (operation,) = form.operations
-    share = environment.shares.of(operation.job_class)
+    settings = process_settings(environment.shares, operation.job_class)
     with form_dag(form, namespace, tags=("privacy",), **_ownership(form, pipelines)) as dag:
         chain(
             operation_task(
@@ -104,7 +104,7 @@ def reveal_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec],
                 form=form,
                 execution_timeout=timedelta(hours=1),
             ),
-            ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
+            ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings),
             OperationApproval(
                 task_id=APPROVE_TASK,
                 subject=f"{operation.command} {namespace}?",

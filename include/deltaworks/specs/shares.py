@@ -146,6 +146,9 @@ DEFAULTS: Final[Mapping[JobClass, Share]] = {
 #: The environment variable with the default number of concurrent streams; the embedded stack sets it by its memory.
 STREAM_SLOTS_VARIABLE: Final = "DELTAWORKS_STREAM_SLOTS"
 RELAY_POOL, RELAY_SLOTS = "relays", 4
+#: Tasks of any job class that run as a process without Spark, so that a count or a restore of seconds does not wait
+#: until a Spark job has ended.
+PROCESS_POOL, PROCESS_SLOTS = "processes", 4
 #: Relays are not Spark jobs. Without free slots they are scheduled first, like streams.
 RELAY_PRIORITY = DEFAULTS["stream"].priority
 
@@ -165,6 +168,7 @@ class ClusterShares(Spec):
         default=None, description=("the cluster's size; without it shares are not checked")
     )
     relay: PoolSpec = PoolSpec.defaults()
+    process: PoolSpec = PoolSpec.defaults()
     stream: ShareSpec = ShareSpec.defaults()
     live: LiveShareSpec = LiveShareSpec.defaults()
     gold: ShareSpec = ShareSpec.defaults()
@@ -212,6 +216,11 @@ class ClusterShares(Spec):
             for pool, uses in users.items()
         }
 
+    @property
+    def process_pool(self) -> str:
+        """Pool of tasks that run as a process without Spark."""
+        return self.process.pool or PROCESS_POOL
+
     def size_problem(self, share: Share) -> tuple[str, str] | None:
         """Returns key and message if a share does not fit the cluster; None if it fits."""
         cluster = self.cluster
@@ -246,6 +255,8 @@ class ClusterShares(Spec):
         """Yields, per job class, the class, its pool, its slots, and whether the slots are declared."""
         relay = self.relay
         yield "relay", relay.pool or RELAY_POOL, relay.slots or RELAY_SLOTS, relay.slots is not None
+        process = self.process
+        yield "process", self.process_pool, process.slots or PROCESS_SLOTS, process.slots is not None
         for job_class in JOB_CLASSES:
             share, spec = self.of(job_class), getattr(self, job_class)
             yield job_class, share.pool, share.slots, spec.slots is not None

@@ -171,6 +171,7 @@ def test_each_class_has_a_pool_of_its_own() -> None:
 
     assert {name: pool.slots for name, pool in pools.items()} == {
         "relays": 4,
+        "processes": 4,
         "streams": 8,
         "gold": 1,
         "maintenance": 1,

@@ -52,6 +52,7 @@ def test_pools_follow_the_environment_and_are_imported_once(
     assert [command[-3:-1] for command in imports] == [["pools", "import"], ["pools", "import"]]
     assert {name: pool["slots"] for name, pool in declared.items()} == {
         "relays": 4,
+        "processes": 4,
         "streams": 8,
         "gold": 3,
         "maintenance": 1,
