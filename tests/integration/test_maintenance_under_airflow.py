@@ -160,8 +160,8 @@ def test_a_count_does_not_wait_for_the_slot_of_a_night(harness: AirflowHarness, 
     people.trigger(BACK, conf=form, run_id="back")
     await_question(people, BACK, "back", "approve")
     people.settle(BACK, "back", "approve", "Reject")
-    for dag_id, run_id in ((NIGHT, "night"), (BACK, "back")):
-        assert people.wait_for_run(dag_id, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
+    for dag, run_id in ((NIGHT, "night"), (BACK, "back")):
+        assert people.wait_for_run(dag, run_id, timeout_seconds=NIGHT_SECONDS).state == "success"
 
     jobs = [slot for slot in people.slots(NIGHT, "night") if slot.pool == POOL]
     count = next(slot for slot in people.slots(BACK, "back") if slot.task_id == "count")
