@@ -192,6 +192,8 @@ class Demo:
                     self._say("players: the erasure of a player begins")
                     self._erasure.run(catalog)
                     self._erasure.answer(sheet)
+            with self._phases.phase("reports"):
+                self._write_reports(catalog)
 
     # -- Airflow -------------------------------------------------------------------------------------------------
 
@@ -247,9 +249,6 @@ class Demo:
     def _compute_answers(
         self, catalog: Catalog, truths: GeneratedTruths, collector: CollectorKill | None
     ) -> AnswerSheet:
-        # Imported here, because the chart library loads slowly.
-        from sandbox.demo.html_report import write_report
-
         report = self.report
         connection, tables = connect(catalog)
         sheet = AnswerSheet(connection, tables)
@@ -268,12 +267,16 @@ class Demo:
         )
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log, since=self._began)
-        reports = self._home.root / "reports"
-        report.dashboards = write_dashboards(
-            catalog, self._settings.data_settings.pipelines, connection, reports / "dashboards"
-        )
-        report.html = write_report(connection, tables, report, reports)
         return sheet
+
+    def _write_reports(self, catalog: Catalog) -> None:
+        # Imported here, because the chart library loads slowly.
+        from sandbox.demo.html_report import write_report
+
+        reports, (connection, tables) = self._home.root / "reports", connect(catalog)
+        pipelines = self._settings.data_settings.pipelines
+        self.report.dashboards = write_dashboards(catalog, pipelines, connection, reports / "dashboards")
+        self.report.html = write_report(connection, tables, self.report, reports)
 
     def _answer_events(
         self, sheet: AnswerSheet, catalog: Catalog, truths: GeneratedTruths, collector: CollectorKill | None
