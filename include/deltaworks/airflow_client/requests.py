@@ -22,6 +22,7 @@ _FORBIDDEN = 403
 #: Airflow's error detail for a token signed with another secret. The status is the same as for a missing permission.
 _INVALID_SIGNATURE = "Invalid JWT token"
 MISSING = 404
+_NO_CONTENT = 204
 _CONFLICT = 409
 _SERVER_ERROR = 500
 _DAG = re.compile(r"^/dags/(?P<dag>[^/?]+)(?P<rest>/.*)?$")
@@ -100,7 +101,7 @@ class AirflowRequests:
     def _request(
         self, method: str, path: str, *, missing_ok: bool = False, conflict_ok: bool = False, **options: Any
     ) -> Any:
-        """Returns the response as JSON; None for an accepted 404 or 409.
+        """Returns the response as JSON; None for one without content, and for an accepted 404 or 409.
 
         Raises:
             TransientError: AIRFLOW_UNREACHABLE.
@@ -118,7 +119,7 @@ class AirflowRequests:
         try:
             if response.is_redirect:
                 raise ValueError(f"it redirects to {response.headers.get('location')}")
-            return response.json()
+            return None if response.status_code == _NO_CONTENT else response.json()
         except ValueError as error:
             raise ConfigError(
                 "AIRFLOW_REFUSED",
