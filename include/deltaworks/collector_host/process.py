@@ -31,7 +31,7 @@ from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.project_folder import declaration_state
+from deltaworks.specs.project_folder import DeclarationState, declaration_state
 
 log = logging.getLogger(__name__)
 _SCAN_SECONDS = 30.0
@@ -249,7 +249,8 @@ class DeclarationWatch(BackgroundThread):
         super().__init__(name="declaration")
         self._root, self._collector, self._poll_seconds = catalog.root, collector, poll_seconds
         self._declared = _declaration(catalog, collector)
-        self._files = declaration_state(self._root)
+        # Unknown: files may have changed since the catalog was loaded.
+        self._files: DeclarationState | None = None
         self.has_changed = False
 
     def _run(self) -> None:

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
@@ -21,6 +20,7 @@ from deltaworks.rules.inputs import RuleTables
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.project_folder import DeclarationState, declaration_state
 from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
@@ -83,12 +83,12 @@ class RuleProcess:
     def _evaluate_until_end(self, catalog: Catalog) -> None:
         failing_since: float | None = None
         tables = RuleTables(Lake(catalog.environment.lake))
-        stamp = ""
+        loaded: DeclarationState | None = None
         while not self._leased_process.should_stop:
             try:
-                changed = project_fingerprint(catalog.root)
-                if changed != stamp:
-                    catalog, stamp = load_catalog(skip_invalid=True), changed
+                state = declaration_state(catalog.root)
+                if state != loaded:
+                    catalog, loaded = load_catalog(skip_invalid=True), state
                     self._load_evaluators(catalog, self._objects, tables)
                 self._evaluate_all(tables)
                 failing_since = None
@@ -134,9 +134,3 @@ class RuleProcess:
         """
         self._leased_process.record_progress()
         return self._leased_process.stopping.is_set()
-
-
-def project_fingerprint(root: Path) -> str:
-    """Returns a value that changes with any declaration file: the number of files and the newest modification time."""
-    times = [file.stat().st_mtime_ns for file in (root / "include").glob("*/**/*") if file.suffix in (".yaml", ".sql")]
-    return f"{len(times)} {max(times, default=0)}"

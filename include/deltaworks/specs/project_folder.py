@@ -14,6 +14,8 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
+#: The path, modification time and size of each declaration file.
+DeclarationState = frozenset[tuple[str, int, int]]
 _DECLARATION_FOLDERS = ("pipelines", "relays", "environments", "collectors")
 
 
@@ -22,9 +24,9 @@ def project_root() -> Path:
     return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))
 
 
-def declaration_state(root: Path) -> frozenset[tuple[str, int, int]]:
+def declaration_state(root: Path) -> DeclarationState:
     """Returns all declaration files of a project, each with its modification time and size. The result is equal as long
-    as none has changed.
+    as none has changed. Whoever follows the files calls it before they are read, or misses what changes meanwhile.
     """
     files = set()
     for folder in _DECLARATION_FOLDERS:

@@ -18,9 +18,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
@@ -45,12 +44,12 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError, Trans
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import StreamGroupSpec
 from deltaworks.specs.groups import StreamGroup, stream_groups
+from deltaworks.specs.project_folder import DeclarationState, declaration_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-_Signature = tuple[tuple[str, int, int], ...]
 #: Files must be unchanged for this long before they are read: a half-written file may be valid YAML, and could lack the
 #: line that names its group.
 STABLE_SECONDS = 2.0
@@ -64,8 +63,9 @@ class GroupMembers:
         self._name = group
         self._load = load
         self.catalog = catalog
-        self._loaded_signature = _signature(catalog)
-        self._last_change: tuple[_Signature, float] = (self._loaded_signature, 0.0)
+        # Unknown: the driver has started for seconds since the catalog was loaded, in which files may have changed.
+        self._loaded_state: DeclarationState | None = None
+        self._last_change = (declaration_state(catalog.root), 0.0)
         #: True while a change is not loaded yet; no member starts with an outdated declaration.
         self.has_unread_change = False
 
@@ -79,34 +79,19 @@ class GroupMembers:
         """Reloads the declarations if files changed and have been stable for a while. Returns whether they were
         reloaded.
         """
-        signature, now = _signature(self.catalog), time.monotonic()
-        if signature != self._last_change[0]:
-            self._last_change = (signature, now)
-        self.has_unread_change = signature != self._loaded_signature and now - self._last_change[1] < STABLE_SECONDS
-        if signature == self._loaded_signature or self.has_unread_change:
+        state, now = declaration_state(self.catalog.root), time.monotonic()
+        if state != self._last_change[0]:
+            self._last_change = (state, now)
+        self.has_unread_change = state != self._loaded_state and now - self._last_change[1] < STABLE_SECONDS
+        if state == self._loaded_state or self.has_unread_change:
             return False
-        self._loaded_signature = signature
+        self._loaded_state = state
         try:
             self.catalog = self._load()
         except DeltaworksError as error:
             log.warning("group=%s continues with the previous declarations: %s", self._name, error)
             return False
         return True
-
-
-def _signature(catalog: Catalog) -> _Signature:
-    include = catalog.root / "include"
-    files = (include.glob(pattern) for pattern in ("environments/*.yaml", "relays/*.yaml", "pipelines/*/pipeline.yaml"))
-    return tuple(sorted(_file_states(path for matching in files for path in matching)))
-
-
-def _file_states(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
-    for path in files:
-        try:
-            state = path.stat()
-        except OSError:
-            continue
-        yield str(path), state.st_mtime_ns, state.st_size
 
 
 #: Conditions of a run that ended because another process owns the pipeline.

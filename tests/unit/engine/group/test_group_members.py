@@ -64,3 +64,14 @@ def test_members_that_leave_and_join_are_seen_once_the_files_are_stable(tmp_path
     assert members(group) == ["a"]
     clock.now += STABLE_SECONDS
     assert members(group) == ["b"]
+
+
+def test_a_pipeline_declared_while_the_driver_starts_is_a_member(tmp_path: Path, clock: Clock) -> None:
+    load = partial(load_catalog, "local", root=project(tmp_path, a=OF_GROUP), skip_invalid=True)
+    loaded_early = load()
+    project(tmp_path, b=OF_GROUP)
+
+    group = GroupMembers("small", loaded_early, load=load)
+
+    assert members(group) == ["a", "b"]
+    assert group.reload_if_changed() is False
