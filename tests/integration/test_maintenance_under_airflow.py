@@ -194,7 +194,7 @@ def test_a_restore_asks_with_its_count_and_runs_only_after_approval(harness: Air
     for answer, expected in (("Reject", landed), ("Approve", kept)):
         people.trigger(BACK, conf=form, run_id=answer)
         body = await_question(people, BACK, answer, "approve")
-        assert f"| clicks | clicks | True | {len(landed) - len(kept)} |" in body
+        assert any({"clicks", str(len(landed) - len(kept))} <= {*line.split()} for line in body.splitlines())
         assert sorted(harness.rows()) == landed
         people.settle(BACK, answer, "approve", answer)
         assert people.wait_for_run(BACK, answer, timeout_seconds=120).state == "success"
