@@ -164,6 +164,7 @@ class TestParquet:
         found = parsed([Payload(7, "a.parquet", damaged)], **self.DECLARED)
         assert len(found["events"]) == 2000
         assert reasons(found) == [(1000, "malformed")]
+        assert [row["events"] for row in found["quarantine"]] == [1000], "it stands for the rows of its group"
         assert len(parsed([Payload(7, "a", data)], **self.DECLARED)["events"]) == 3000
 
     @pytest.mark.parametrize("year", [1, 1601, 1969, 2026, 2500, 9999])

@@ -307,24 +307,25 @@ def _plain_leaf(kind: pa.DataType, *, is_text: bool) -> pa.DataType:
 def _read_row_group(
     file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget
 ) -> Iterator[FramedEvent]:
-    """Yields the rows of a row group."""
+    """Yields the rows of a row group, and at its unreadable end one event that stands for the rest of its rows."""
+    rows = 0
     try:
         # Pages are inflated one at a time, and none is larger than its row group.
         budget.check_memory(group.bytes // 2, 0)
         # All items of a list column may be in one row.
         values_per_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
-        rows = 0
         for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_per_row)), row_groups=[number]):
-            rows += batch.num_rows
             for part in _split_by_text_bytes(batch):
                 yield from _to_events(part.cast(target, safe=False))
+                rows += part.num_rows
         # Arrow ends a row group silently if a page contradicts its dictionary.
         if rows < group.rows:
             raise pa.ArrowInvalid(f"it ends after {rows} of {group.rows} rows")
     except BudgetExceededError as over:
-        yield over_budget_event(over), b""
+        yield over_budget_event(over, events=max(1, group.rows - rows)), b""
     except (pa.ArrowException, OSError) as error:
-        yield Malformed(b"", f"row group {number} of {file.num_row_groups} is unreadable: {error}"), b""
+        detail = f"row group {number} of {file.num_row_groups} is unreadable: {error}"
+        yield Malformed(b"", detail, events=max(1, group.rows - rows)), b""
 
 
 def _split_by_text_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
