@@ -14,7 +14,7 @@ import pytest
 from deltaworks import testing
 from deltaworks.testing import declare_columns, declare_table, write_project
 from tests.processes import run_process
-from tests.unit.feeds.test_page import examples
+from tests.unit.feeds.test_process import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to/test-a-pipeline.md"

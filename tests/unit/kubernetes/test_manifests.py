@@ -1,7 +1,8 @@
-"""Pods get only the variables and rights that their process needs."""
+"""Pods and the vault's CronJobs get only what they need, and every object is valid by Kubernetes' schemas."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -12,15 +13,24 @@ import pytest
 import yaml
 
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.manifests import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP, manifests, secret_keys, to_yaml
+from deltaworks.kubernetes.manifests import (
+    AIRFLOW_SETTINGS,
+    AIRFLOW_SETTINGS_MAP,
+    manifests,
+    read_variables,
+    secret_keys,
+    to_yaml,
+)
 from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
 from deltaworks.kubernetes.pods import driver_pod, driver_variables, executor_pod
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import session_conf
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
-from tests.unit.kubernetes.conftest import ENVIRONMENT, SETTINGS, Rendered
+from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, SETTINGS, Rendered
+from tests.unit.kubernetes.schemas import VERSIONS, check, kubernetes_validate
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
@@ -330,3 +340,126 @@ def test_the_values_of_airflows_chart_refer_to_rendered_objects() -> None:
     ]
     assert f"FROM apache/airflow:{values['airflowVersion']}-" in (ROOT / "Dockerfile").read_text()
     assert spec.airflow_service_accounts == ("airflow-scheduler",)
+
+
+VAULT = """\
+privacy:
+  keys: {kind: kms, key_id: alias/privacy}
+  vault: {root: "s3://vault", access_key: env:VAULT_ACCESS_KEY, secret_key: env:VAULT_SECRET_KEY}
+"""
+PRIVATE = """\
+privacy:
+  namespace: shop_customers
+  fields: [{path: email, action: vault, as: email}]
+"""
+
+
+def with_vault(render: Callable[..., Rendered]) -> Rendered:
+    environment = ENVIRONMENT.replace(
+        "service_account_annotations: {role: deltaworks}",
+        "service_account_annotations: {role: deltaworks}\n  vault_account_annotations: {role: vault}",
+    )
+    return render(environment=environment + VAULT, pipeline=PIPELINE.replace("tables:\n", PRIVATE + "tables:\n", 1))
+
+
+def test_vault_jobs_have_an_exclusive_service_account(render: Callable[..., Rendered]) -> None:
+    objects = with_vault(render).objects
+    jobs = {name: item for (kind, name), item in objects.items() if kind == "CronJob"}
+
+    assert set(jobs) == {f"vault-{verb}-shop-customers" for verb in ("ingest", "maintain", "erase")}
+    for job in jobs.values():
+        pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert (pod["serviceAccountName"], pod["restartPolicy"]) == ("deltaworks-vault", "Never")
+        assert job["spec"]["concurrencyPolicy"] == "Forbid"
+        (container,) = pod["containers"]
+        assert container["args"][-3:] == ["--namespace", "shop_customers", '--options={"dry_run":false}']
+        assert {"VAULT_ACCESS_KEY", "VAULT_SECRET_KEY"} <= {variable["name"] for variable in container["env"]}
+    account = objects["ServiceAccount", "deltaworks-vault"]
+    assert account["metadata"]["annotations"] == {"role": "vault"}
+    assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
+    others = [item for (kind, _), item in objects.items() if kind in ("Deployment", "StatefulSet")]
+    assert all(item["spec"]["template"]["spec"]["serviceAccountName"] != "deltaworks-vault" for item in others)
+
+
+def test_without_a_vault_there_is_neither_a_job_nor_its_account(render: Callable[..., Rendered]) -> None:
+    objects = render().objects
+
+    assert not [name for kind, name in objects if kind == "CronJob" or name == "deltaworks-vault"]
+
+
+KINDS = {
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "Deployment",
+    "StatefulSet",
+    "Service",
+    "PodDisruptionBudget",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid_by_its_schema(render: Callable[..., Rendered], version: str) -> None:
+    objects = render().objects
+
+    for item in objects.values():
+        check(item, version)
+    assert {kind for kind, _ in objects} == KINDS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_spark_pods_are_valid_by_their_schema(render: Callable[..., Rendered], version: str) -> None:
+    spec = render().catalog.environment.kubernetes
+    assert spec is not None
+
+    check(driver_pod(spec, ["LINEAGE_KEY"]), version)
+    check(executor_pod(spec), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_shipped_environment_is_rendered_with_its_example(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_variables(ROOT / "docker" / "kubernetes.env.example")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+    objects = manifests(load_catalog(root=ROOT), settings)
+
+    for item in objects:
+        check(item, version)
+    assert {"relay-landing", "relay-partners", "deadman"} == {
+        item["metadata"]["name"] for item in objects if item["kind"] == "Deployment"
+    }
+
+
+def test_printed_manifests_parse_to_the_rendered_ones(render: Callable[..., Rendered]) -> None:
+    rendered = list(render().objects.values())
+
+    assert list(yaml.safe_load_all(to_yaml(rendered))) == rendered
+
+
+Break = Callable[[dict[str, Any]], Any]
+#: A field with a wrong name, of a wrong type, with a value there is not, and one that is missing.
+BREAKS: dict[str, Break] = {
+    "relpicas": lambda item: item["spec"].update(relpicas=2),
+    "replicas": lambda item: item["spec"].update(replicas="2"),
+    "readOnly": lambda item: _container(item)["volumeMounts"][0].update(readOnly="yes"),
+    "livenessProbe": lambda item: _container(item)["livenessProbe"].update(period=5),
+    "selector": lambda item: item["spec"].pop("selector"),
+}
+
+
+def _container(item: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = item["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+@pytest.mark.parametrize("name", sorted(BREAKS))
+def test_a_schema_violation_is_detected(render: Callable[..., Rendered], name: str) -> None:
+    item = copy.deepcopy(render().objects["Deployment", "relay-landing"])
+    check(item, VERSIONS[-1])
+
+    BREAKS[name](item)
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check(item, VERSIONS[-1])

@@ -1,4 +1,4 @@
-"""Notifications between two versions of a table, read only from its log."""
+"""Notifications between two versions of a table, read only from its log, and the metadata of a merge's commit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
+from deltaworks.mutations.commits import engine_of, merge_metric
 from deltaworks.mutations.notifications import all_notified_changes, notified_changes
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import CommitInfo
 from deltaworks.testing import declare_table
 
 KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
@@ -125,3 +127,25 @@ def test_removed_notifications_invalidate_earlier_positions(lake: Lake) -> None:
 
     with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
         notified_changes(lake, KEY, TOLD, after=first, up_to=opened(lake).version())
+
+
+def commit(engine: str, metrics: dict[str, Any]) -> CommitInfo:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    return CommitInfo(1, "MERGE", at, {}, metrics, changes_rows=True, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("made", "engine"),
+    [
+        (commit("Apache-Spark/4.2.0 Delta-Lake/4.1.0", {"numTargetRowsUpdated": "12"}), "spark"),
+        (commit("delta-rs:py-1.6.6", {"num_target_rows_updated": 12}), "delta_rs"),
+    ],
+)
+def test_both_engines_report_the_same_metrics(made: CommitInfo, engine: str) -> None:
+    assert merge_metric(made, "numTargetRowsUpdated") == 12
+    assert merge_metric(made, "numTargetFilesAdded") == 0
+    assert engine_of(made) == engine
+
+
+def test_a_missing_commit_has_no_metrics() -> None:
+    assert (merge_metric(None, "numTargetRowsUpdated"), engine_of(None)) == (0, "")

@@ -1,4 +1,4 @@
-"""All tables of a pipeline go back to one batch, and its source is read on from there in a new generation."""
+"""All tables of a pipeline go back to one batch without losing a row, and its source is read on in a new generation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
 from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.rollback_strategy import choose_strategy
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.source import check_not_rolled_back
+from deltaworks.sources.record_source import RecordRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.crashes import Crash, crash_at
@@ -286,3 +288,45 @@ def test_columns_a_bad_deploy_brought_go_too(stage: Harness) -> None:
     assert table is not None
     assert "garbage" not in {field.name for field in table.schema().fields}
     assert stage.landed("orders") == Counter({key: 1 for key in stage.expected(0, 1, 2)})
+
+
+OLD = RecordRange(stream="shop", partition="0", number=0, first=0, last=9, batch_id=1)
+NEW = RecordRange(stream="shop", partition="0", number=0, first=10, last=19, batch_id=5)
+REMOVED = {"orders": ("a.parquet",)}
+
+
+@pytest.mark.parametrize(
+    ("missing", "since", "before", "kind"),
+    [
+        ({}, [], [], "restore"),
+        ({"orders": ()}, [], [OLD], "restore"),
+        (REMOVED, [], [], "start_over"),
+        (REMOVED, [], [OLD], "none"),
+        ({}, [NEW], [OLD], "none"),
+        (REMOVED, [NEW], [OLD], "none"),
+    ],
+)
+def test_the_first_way_is_taken_that_loses_nothing(
+    missing: dict[str, tuple[str, ...]], since: list[RecordRange], before: list[RecordRange], kind: str
+) -> None:
+    way = choose_strategy(missing_files=missing, expired_after=since, expired_before=before)
+
+    assert way.kind == kind
+    assert bool(way.reasons) == (kind != "restore")
+    if kind == "restore":
+        way.require_restore("shop", 1)
+        return
+    with pytest.raises(ContractError, match="would lose rows") as refused:
+        way.require_restore("shop", 1)
+    assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
+    assert ("start-over" in refused.value.hint) == (kind == "start_over")
+
+
+def test_the_reasons_name_what_is_gone() -> None:
+    way = choose_strategy(missing_files=REMOVED, expired_after=[NEW], expired_before=[OLD])
+
+    assert way.describe("shop") == (
+        "nothing brings all rows back; 1 files of orders are missing, most likely removed by VACUUM; "
+        "the source does not have all that landed since: shop/0/10-19; "
+        "the source does not have all that landed before: shop/0/0-9"
+    )
