@@ -21,7 +21,7 @@ from sandbox.stack.stack import status
 from tests.integration.airflow_harness import AirflowHarness, Sender, clicks_project, running_stack, wait
 from tests.integration.airflow_people import People
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 RESTORE = get_operation("restore").dag_id("clicks")
 SECONDS = 150.0
 USERS = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ada:admin,bo:admin"}

@@ -26,7 +26,6 @@ from tests.faults.harness.collector_harness import CollectorHarness, collector_h
 from tests.http_server import http_server
 from tests.processes import run_process
 
-pytestmark = pytest.mark.integration
 HERE = Path(__file__).parent / "sdks"
 EVENTS = 2000
 SDKS = ("segment", "rudder")

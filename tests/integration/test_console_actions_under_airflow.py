@@ -14,8 +14,6 @@ from tests.integration.airflow_harness import BACK_SECONDS, AirflowHarness, runn
 from tests.integration.airflow_people import People
 from tests.integration.console_pages import Console, console_of
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:

@@ -47,7 +47,7 @@ from tests.integration.airflow_people import People
 from tests.integration.console_pages import Console, console_of
 from tests.processes import run_process
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 DECLARED = """
 pipeline: clicks

@@ -23,7 +23,7 @@ from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import BACK_SECONDS, clicks_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 BUILD_SECONDS = 300.0
 CLICKS_GOLD, DIGEST_GOLD = dag_id("clicks", "gold"), dag_id("digest", "gold")
 # Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.

@@ -19,7 +19,6 @@ from sandbox.stack.processes import stack_processes
 from sandbox.stack.report import ProgramStatus
 from sandbox.stack.stack import down, status, up
 
-pytestmark = pytest.mark.integration
 HEAL_SECONDS = 60.0
 PIPELINE = """
 pipeline: clicks

@@ -21,8 +21,6 @@ from sandbox.stack.shutdown import StopFlags
 from sandbox.stack.stack import down, status, up
 from sandbox.stack.supervisor import Supervisor
 
-pytestmark = pytest.mark.integration
-
 TASK_SECONDS = 20
 # By default Airflow ends a task about 30 s after its API server is gone.
 OUTAGE_SECONDS = 55

@@ -34,7 +34,6 @@ from tests.batch_points import call_at_points
 from tests.integration.engagement_rows import check_landed, check_mutated
 from tests.spark.conftest import spark
 
-pytestmark = [pytest.mark.integration]
 __all__ = ["spark"]
 PIPELINE = "engagement"
 SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)

@@ -11,8 +11,6 @@ from deltaworks.errors import ContractError
 from sandbox.experiments.scratch_folder import scratch_folder
 from sandbox.servers.object_store import lake_storage, running_object_store
 
-pytestmark = pytest.mark.integration
-
 
 def test_it_is_removed_with_all_in_it_and_its_neighbours_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_object_store(tmp_path, buckets=["bucket"]) as address:

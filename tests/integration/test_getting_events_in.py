@@ -21,7 +21,6 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.processes import run_process
 from tests.webhook_events import webhooks
 
-pytestmark = pytest.mark.integration
 PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
 #: A cold start: Airflow parses its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0

@@ -20,7 +20,6 @@ from tests.integration.airflow_harness import GOLD, AirflowHarness, running_harn
 from tests.integration.airflow_people import People
 from tests.processes import run_process
 
-pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
 GOLD_DAG, REFRESH = dag_id("clicks", "gold"), get_operation("refresh_gold").dag_id("clicks")
 

@@ -17,8 +17,6 @@ from sandbox.stack.stack import down, up
 from tests.integration.airflow_harness import BACK_SECONDS, AirflowHarness, running_harness, wait
 from tests.processes import run_process
 
-pytestmark = pytest.mark.integration
-
 OBJECTS, EVENTS = 3, 10
 
 

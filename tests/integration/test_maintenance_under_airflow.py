@@ -16,7 +16,6 @@ from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People, Slot
 
-pytestmark = pytest.mark.integration
 NIGHT = dag_id("clicks", "maintenance")
 VACUUM, BACK = (get_operation(name).dag_id("clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"

@@ -33,7 +33,7 @@ from tests.integration.airflow_harness import BACK_SECONDS, linked_project, peop
 from tests.integration.airflow_people import People
 from tests.integration.engagement_rows import check_landed, check_mutated
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 MUTATIONS = dag_id("engagement", "mutations")
 SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)
 JOB_SECONDS = 300.0

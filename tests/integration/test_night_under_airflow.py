@@ -25,7 +25,6 @@ from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import linked_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
 
-pytestmark = pytest.mark.integration
 NIGHT = dag_id("shop", "maintenance")
 STEPS = ("optimize_tables", "vacuum_tables", "rebuild_gold")
 #: More than the driver deletes itself.

@@ -14,7 +14,7 @@ from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
 from tests.integration.games_project import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesProject, running_games
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 REPROCESS, BACK = (get_operation(name).dag_id("games") for name in ("reprocess", "restore"))
 CLEAN = dag_id("landing", "clean")
 

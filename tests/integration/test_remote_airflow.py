@@ -22,7 +22,6 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait
 from tests.integration.airflow_people import People
 
-pytestmark = pytest.mark.integration
 DAG, VACUUM = "clicks__stream", "clicks__maintenance"
 DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, password: env:PASSWORD_OF_AIRFLOW}\n"
 

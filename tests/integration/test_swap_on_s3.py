@@ -17,7 +17,6 @@ from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import swap_content, verify_swap
 from sandbox.servers.object_store import lake_storage, running_object_store
 
-pytestmark = pytest.mark.integration
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 COMMIT = FilesCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
 AWKWARD = ["plain", "a b", "50%", "a+b", "ü", "a/b", "x=y", "a%20b"]

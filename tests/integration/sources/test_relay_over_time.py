@@ -29,8 +29,6 @@ from deltaworks.testing import write_project
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, relay_of, running
 from tests.waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = pytest.mark.integration
-
 
 def test_messages_stay_invisible_during_an_outage_of_the_log(landing: Any) -> None:
     class AwayForAWhile(FileEventLogWriter):

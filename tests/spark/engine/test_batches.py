@@ -24,7 +24,6 @@ from deltaworks.tables.query import connect
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import DECLARED, Shop
 
-pytestmark = pytest.mark.spark
 FAULTS = [
     "files_written",
     "prepared",

@@ -13,7 +13,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.spark_conf import AUTHENTICATION_SETTINGS
 from tests.spark.engine.standalone import run_driver, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 SECRET = "cluster-secret-of-this-test"
 DRIVER = """
 import json, os, sys, time

@@ -17,7 +17,7 @@ import pytest
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.spark.engine.standalone import Cluster, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 STREAMS = 3
 #: A driver is a JVM and a Python process; several start beside one another.
 STARTED_WITHIN_SECONDS = 240.0

@@ -16,7 +16,6 @@ from deltaworks.tables.log import commit_history
 from tests.crashes import Crash
 from tests.spark.engine.conftest import Shop
 
-pytestmark = pytest.mark.spark
 MakeShop = Callable[..., Shop]
 
 

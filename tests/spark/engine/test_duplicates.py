@@ -13,7 +13,6 @@ from deltaworks.sources.objects.payloads import FileReference
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
-pytestmark = pytest.mark.spark
 EVENTS = {"name": "events", "catch_all": True, "duplicates": {"flag_within_days": 7}}
 
 

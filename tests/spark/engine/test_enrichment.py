@@ -36,7 +36,6 @@ CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mm
 #: Opened without a word, and refused by a look-up of addresses like these.
 DAMAGED = MAXMIND / "bad-data" / "libmaxminddb" / "libmaxminddb-oversized-map.mmdb"
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.skipif(not LOG.exists(), reason=f"no logs at {LOG}; name their folder in DELTAWORKS_SHARED_DATA"),
 ]
 IN_LONDON, PROXY, COOKIE = "81.2.69.142", "2001:db8:77:5::9", "session=secret7f3a"

@@ -19,7 +19,6 @@ from deltaworks.control.locks.write_turn import write_turn
 from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = pytest.mark.spark
 LEVEL_AFTER_MERGE = 100
 
 

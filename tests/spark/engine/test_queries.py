@@ -21,7 +21,6 @@ from deltaworks.testing import local_storage
 from tests.records import record_of
 from tests.waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = pytest.mark.spark
 REPORT = record_of(BatchReport, batch_id=0, rows=5)
 
 

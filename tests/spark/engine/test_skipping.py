@@ -20,7 +20,6 @@ from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import IndexedColumns
 
-pytestmark = pytest.mark.spark
 UTC = dt.UTC
 FILES = 6
 ROWS = 4

@@ -20,7 +20,6 @@ from deltaworks.tables.files import WrittenFile
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.spark
 PROPERTIES = "ALTER TABLE {table} SET TBLPROPERTIES ({properties})"
 ENVELOPE = (
     "event_id STRING, event_name STRING, event_time TIMESTAMP, event_date DATE, _ingested_at TIMESTAMP, "

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import DataFrame
 
 from deltaworks.control import paths
@@ -22,7 +21,6 @@ from deltaworks.tables.query import connect
 from tests.spark.engine.conftest import Shop
 from tests.spark.engine.test_declared_checks import land
 
-pytestmark = pytest.mark.spark
 OPTIONS: dict[str, dict[str, Any]] = {
     "by_delta_rs": {},
     "by_spark": {"writer": "spark"},

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
@@ -17,7 +16,6 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import declare_table, pipeline_spec
 from tests.unit.recovery.replay_harness import ReplayHarness
 
-pytestmark = pytest.mark.spark
 DAY = 86_400
 NOON = 1_700_049_600
 

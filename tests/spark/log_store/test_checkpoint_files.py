@@ -11,8 +11,6 @@ from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import Writer, lake_server, run_writers
 from tests.integration.log_store.writer import STREAM_CHECKPOINT
 
-pytestmark = pytest.mark.spark
-
 BATCHES = 150
 
 

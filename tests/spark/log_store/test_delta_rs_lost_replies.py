@@ -11,8 +11,6 @@ from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault
 from sandbox.servers.object_store import ObjectStoreAddress
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStoreAddress]:

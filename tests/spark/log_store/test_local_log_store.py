@@ -11,8 +11,6 @@ import pytest
 from tests.integration.log_store.proof import Writer, run_writers, started_writers
 from tests.integration.log_store.writer import LOCAL_LINES, LOCAL_LOG
 
-pytestmark = pytest.mark.spark
-
 COMMITS = 120
 
 

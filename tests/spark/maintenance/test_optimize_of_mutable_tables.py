@@ -19,8 +19,6 @@ from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, START, MutationHarness, declared
 
-pytestmark = pytest.mark.spark
-
 
 def land(stage: MutationHarness, *orgs: str) -> None:
     days = (0, 1)

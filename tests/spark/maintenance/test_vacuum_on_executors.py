@@ -24,7 +24,6 @@ from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.aged_tables import in_metadata, orphan, replaced
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
-pytestmark = pytest.mark.spark
 KEY = paths.table("shop", "orders")
 DAY = "event_date=2026-01-01"
 OLD_HOURS = 200

@@ -20,7 +20,6 @@ from deltaworks.tables.spark.session import override_settings
 from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
 from deltaworks.testing import local_lake
 
-pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
 HOURS = 24
 #: The age of all files.

@@ -24,8 +24,6 @@ from tests.spark.mutations.cases import Log, generated
 from tests.spark.mutations.mutation_harness import DATA, FIELDS, PIPELINE, START, TOLD, MutationHarness, declared
 from tests.unit.mutations.replay_oracle import Row, replay
 
-pytestmark = pytest.mark.spark
-
 
 def moment(time: float) -> dt.datetime:
     return START + dt.timedelta(seconds=time)

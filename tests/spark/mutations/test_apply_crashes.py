@@ -12,7 +12,7 @@ from deltaworks.mutations.apply import MutationRun
 from tests.crashes import Crash, crash_at
 from tests.spark.mutations.mutation_harness import PIPELINE, START, TOLD, MutationHarness, declared
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 POINTS = (
     "fixed",
     "resolved",

@@ -15,7 +15,7 @@ from deltaworks.tables.time_travel import TimeTravel
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, MutationHarness, declared
 from tests.spark.mutations.test_apply import ended, request, row, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 KEY = paths.table(PIPELINE, DATA)
 
 

@@ -18,8 +18,6 @@ from deltaworks.mutations.requests import REQUEST_SCHEMA
 from deltaworks.mutations.resolve import resolve
 from tests.spark.mutations.mutation_harness import PIPELINE, START, MutationHarness, declared
 
-pytestmark = pytest.mark.spark
-
 
 def request(org: str, time: float, each_id: str, to: str | None, *, op: str = "rename", seq: int = 1) -> dict[str, Any]:
     moment = START + dt.timedelta(seconds=time)

@@ -17,7 +17,7 @@ from deltaworks.testing import pipeline_spec
 from tests.spark.live_progress import LiveProgress
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 HOUR, NOON = 3_600, 1_700_049_600
 
 

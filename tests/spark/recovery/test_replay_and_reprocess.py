@@ -13,7 +13,6 @@ from deltaworks.specs.pipeline import PipelineSpec
 from tests.crashes import Crash
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row
 
-pytestmark = pytest.mark.spark
 MakeStage = Callable[..., ReprocessHarness]
 
 

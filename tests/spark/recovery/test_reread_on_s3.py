@@ -21,7 +21,7 @@ from sandbox.servers.object_store import lake_storage, running_object_store
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row, stage_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 BUCKET = "reread"
 
 

@@ -14,7 +14,7 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.recovery.restore.source_harness import SourceHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 ORDERS = paths.table("shop", "orders")
 Rows = Counter[tuple[int, int]]
 

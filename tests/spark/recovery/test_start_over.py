@@ -20,7 +20,6 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import declare_table, pipeline_spec
 from tests.unit.recovery.replay_harness import ReplayHarness
 
-pytestmark = pytest.mark.spark
 DAY, NOON = 86_400, 1_700_049_600
 
 

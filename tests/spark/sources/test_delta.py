@@ -19,8 +19,6 @@ from deltaworks.errors import ContractError
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_harness import ProjectOf, address, numbers, reading, run, sell
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def project_of(make_project: Callable[..., Project]) -> ProjectOf:

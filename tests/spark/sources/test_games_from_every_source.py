@@ -40,7 +40,7 @@ from generator.settings import GamesSettings
 from sandbox.servers.kafka_broker import running_broker
 from tests.kinesis_server import running_kinesis
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 # At import, so before any session starts its JVM: workers inherit what the JVM was started with.
 os.environ.setdefault("DELTAWORKS_AWS_ACCESS_KEY", "testing")
 os.environ.setdefault("DELTAWORKS_AWS_SECRET_KEY", "testing")

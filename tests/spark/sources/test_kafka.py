@@ -26,8 +26,6 @@ from deltaworks.tables.lake import Lake
 from sandbox.servers.kafka_broker import BrokerLogin, RunningBroker, running_broker
 from tests.spark.sources.kafka_harness import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:

@@ -23,7 +23,7 @@ from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, run
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 DAY_MS = 86_400_000
 #: Retention is looked at often, so that a test needs not wait for it.
 EAGER = {

@@ -24,7 +24,6 @@ from tests.crashes import Crash
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf, Topic, order, run
 
-pytestmark = pytest.mark.spark
 _KEYED = "      - {{name: keyed, path: _record.key, type: string}}\n"
 LESS = PIPELINE.replace(_KEYED, "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"

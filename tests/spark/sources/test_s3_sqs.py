@@ -16,8 +16,6 @@ from deltaworks.specs.storage import StorageSpec
 from tests.spark.sources.s3_sqs_harness import S3SqsHarness
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "id long, at timestamp, _key string, _position long"
 
 

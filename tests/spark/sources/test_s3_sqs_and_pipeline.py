@@ -26,7 +26,7 @@ from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
 from tests.spark.sources.s3_sqs_harness import PipelineHarness, S3SqsHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
 SHOP = {"id": "long", "at": "timestamp", "name": "string", "price": "decimal(12,2)", "tags": "array<string>"}
 ROWS = [

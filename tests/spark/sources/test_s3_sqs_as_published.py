@@ -17,7 +17,7 @@ from tests.unit.sources.conftest import aws_endpoint, landing
 from tests.waiting import eventually
 
 __all__ = ["aws_endpoint", "landing"]
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 PROJECT = Path(__file__).resolve().parents[3]
 JARS = str(PROJECT / "include" / "jars" / "target" / "jars" / "*")
 

@@ -15,7 +15,6 @@ from deltaworks.tables.log import state_at
 from tests.unit.privacy.erasure.people_lake import PeopleLake
 from tests.unit.privacy.erasure.test_erasure_run import ask
 
-pytestmark = pytest.mark.spark
 KEY = paths.table("shop", "orders")
 
 

@@ -20,7 +20,7 @@ from deltaworks.specs.privacy import PrivacySettings
 from tests.spark.engine.conftest import Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, ORDERS, ReprocessHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 #: Player of the first event of the first object.
 WHO = "o1-0"
 TABLES = ("events", "orders", "quarantine")

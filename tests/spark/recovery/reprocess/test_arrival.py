@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, made_at
 
-pytestmark = pytest.mark.spark
 ARRIVING = {"event": {"name": {"path": "name"}, "time": {"arrival": True}, "id": "id"}}
 
 

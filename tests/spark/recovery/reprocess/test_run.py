@@ -36,9 +36,6 @@ from tests.spark.recovery.reprocess_harness import (
     ReprocessHarness,
 )
 
-pytestmark = pytest.mark.spark
-
-
 BY_WAY = pytest.mark.parametrize("direct_bytes", [MAX_DIRECT_BYTES, 0], ids=["directly", "by Spark"])
 
 

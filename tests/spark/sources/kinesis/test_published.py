@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.kinesis_server import WireStream
 from tests.spark.sources.kinesis.conftest import Server
 
-pytestmark = pytest.mark.spark
 #: Keys as code gets them from a secret store: literal values.
 AWS_ACCESS_KEY, AWS_SECRET_KEY = "testing", "testing/with+characters="
 

@@ -18,7 +18,6 @@ from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
 from tests.spark.sources.kinesis.conftest import QueryHarness
 from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
 
-pytestmark = pytest.mark.spark
 READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
 LANDED_WITH = READ_WITH.replace("      - {{name: keyed, path: _record.partition_key, type: string}}\n", "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"

@@ -17,7 +17,6 @@ from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.spark.sources.kinesis.conftest import QueryHarness
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.spark
 Make = Callable[..., QueryHarness]
 
 
