@@ -1,4 +1,4 @@
-"""Reference tables: small CSV files loaded as tables and replaced on changes."""
+"""Inputs of gold: all columns a query may read, and small CSV files loaded as tables and replaced on changes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import references
+from deltaworks.gold.input_views import may_reference
 from deltaworks.gold.references import ReferenceResult, refresh_references
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.specs.catalog import Catalog
@@ -196,3 +197,29 @@ def test_a_pending_check_loads_the_file_and_reports_the_change(tmp_path: Path) -
     assert result.spark_work_count == 1
     assert {*result.built_from} == {"orders", "splits"}
     assert rows(catalog).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT event_date, count(*) FROM events GROUP BY event_date", "event_date"),
+        ("SELECT e.DEVICE_ID FROM events AS e", "device_id"),
+        ("SELECT `odd name` FROM events", "odd name"),
+        ("SELECT * FROM events", "country"),
+        ("SELECT * EXCEPT (country) FROM events", "platform"),
+        ("SELECT count(*), events.* FROM events", "country"),
+        ("SELECT count(*) FROM events NATURAL JOIN purchase", "country"),
+        ("SELECT 1 FROM events PIVOT (count(1) FOR platform IN ('ios'))", "country"),
+        ("FROM events |> WHERE platform = 'ios'", "country"),
+        ("TABLE events", "country"),
+    ],
+)
+def test_columns_a_query_reads_are_found(sql: str, column: str) -> None:
+    assert may_reference(sql, column)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT platform, count(*) FROM events GROUP BY platform", "SELECT COUNT( * ) AS tables FROM events"]
+)
+def test_columns_no_query_reads_are_omitted(sql: str) -> None:
+    assert not may_reference(sql, "country")

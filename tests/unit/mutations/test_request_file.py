@@ -1,4 +1,4 @@
-"""Request files: order, every error with its line, and small ones that resolve without Spark as their rows replay."""
+"""Request files and their replay: order, every error with its line, and small ones that resolve without Spark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from deltaworks.mutations.request_file import read_request_file, resolve_small_e
 from tests.commands import output_of
 from tests.processes import run_process
 from tests.spark.mutations.cases import Log, logs
-from tests.unit.mutations.examples import EXAMPLES
-from tests.unit.mutations.replay_oracle import Row, replay
+from tests.unit.mutations.examples import EXAMPLES, Example
+from tests.unit.mutations.replay_oracle import Request, Row, replay
 
 
 def written(folder: Path, text: str) -> Path:
@@ -270,3 +270,26 @@ print(used.ru_utime + used.ru_stime)
     # Processor time, which does not depend on other processes as much as elapsed time.
     assert float(seconds) < 1.5
     assert output_of("mutations", "resolve", str(path), *words) == "\n".join(printed) + "\n"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_the_replay_gives_the_stated_outcome(example: Example) -> None:
+    rows = [Row(origin=origin, time=time) for origin, time in example.rows]
+
+    replayed = replay(rows, example.requests)
+
+    found = {(row.origin, row.time): (None if row.deleted else row.id, row.fields) for row in replayed}
+    assert found == {place: (outcome.id, outcome.fields) for place, outcome in example.rows.items()}
+
+
+def test_the_last_request_that_reached_a_row_and_its_moves_are_known() -> None:
+    requests = [
+        Request(time=1, op="rename", id="a", new_id="b", seq=4),
+        Request(time=2, op="rename", id="b", new_id="c", seq=5),
+        Request(time=2, op="update", id="b", fields={"stage": "won"}, seq=6),
+        Request(time=3, op="rename", id="b", new_id="d", seq=7),
+    ]
+
+    (row,) = replay([Row(origin="a", time=0)], requests)
+
+    assert (row.hops, row.last) == (2, (2, 6))

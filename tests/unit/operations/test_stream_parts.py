@@ -17,7 +17,7 @@ from deltaworks.engine.runner import StreamContext
 from deltaworks.errors.conditions import alert_for_verdict
 from deltaworks.gold import refresh_loop
 from deltaworks.operations.stream_parts import refresh_gold
-from tests.unit.specs.test_gold_grain import declared
+from tests.unit.specs.test_gold import declared
 
 FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}
 

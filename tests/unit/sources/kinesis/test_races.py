@@ -174,7 +174,7 @@ def test_a_replay_waits_for_records_missing_in_a_slower_replica(
 
 
 def test_changed_deaggregation_is_detected(stream: ModelStream, engine: Engine) -> None:
-    from tests.unit.sources.kinesis.test_kpl import THREE
+    from tests.unit.sources.kinesis.test_record_source import THREE
 
     stream.put("a", THREE)
     engine.plan()
