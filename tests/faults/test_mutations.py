@@ -27,7 +27,7 @@ from tests.spark.mutations.mutation_harness import PIPELINE as CRM
 from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
 MakeStage = Callable[..., FaultProject]
-#: tests/spark/mutations/test_apply_crashes.py crashes at all steps; these processes are killed with SIGKILL.
+#: tests/spark/mutations/test_apply.py crashes at all steps; these processes are killed with SIGKILL.
 POINTS = (IN_MERGE, "merged:activities", "notified:activities", "stored")
 END_SECONDS = 300.0
 

@@ -1,4 +1,4 @@
-"""A table swap on S3: the storage copies files itself, for any partition names, and other objects are not touched."""
+"""Folders on S3: a table swap that the storage copies, and an experiment; other objects are not touched."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import swap_content, verify_swap
+from sandbox.experiments.scratch_folder import scratch_folder
 from sandbox.servers.object_store import lake_storage, running_object_store
 
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
@@ -56,3 +58,27 @@ def test_a_table_is_swapped_and_its_shadow_removed(tmp_path: Path, monkeypatch: 
         assert opened is not None
         opened.load_as_version(0)
         assert {row["n"] for row in opened.to_pyarrow_table().to_pylist()} == {0}, "the old table can be gone back to"
+
+
+def test_it_is_removed_with_all_in_it_and_its_neighbours_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_object_store(tmp_path, buckets=["bucket"]) as address:
+        for name, value in address.environment().items():
+            monkeypatch.setenv(name, value)
+        storage = lake_storage("s3://bucket/lake")
+        objects = open_objects(storage)
+        objects.put("experiments/run-12/mine", b"mine")
+        inside = [f"experiments/run-1/{name}" for name in ("t/_delta_log/0.json", "t/org_id=a%20b/1.parquet")]
+
+        with scratch_folder(storage, "experiments/run-1"):
+            for key in inside:
+                objects.put(key, b"rows")
+
+        assert objects.list("experiments/") == ["experiments/run-12/mine"]
+        with scratch_folder(storage, "experiments/run-1", keep=True):
+            objects.put(inside[0], b"rows")
+        with (
+            pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"),
+            scratch_folder(storage, "experiments/run-1"),
+        ):
+            pass
+        assert objects.list("experiments/run-1/") == inside[:1]

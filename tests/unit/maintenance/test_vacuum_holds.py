@@ -1,9 +1,11 @@
-"""Positions of readers and writers from ledgers, checkpoints, change feed positions, write turns and registrations."""
+"""Positions of readers and writers that VACUUM respects, from ledgers, checkpoints, change feeds and registrations."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,16 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Generations, Rollback, StartOver, TableLoss
 from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
+from deltaworks.maintenance import vacuum
+from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.changes import POSITION_KEY, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
+from deltaworks.testing import catalog_of
+from tests.unit.engine.hold_harness import Harness
 from tests.unit.maintenance.table_data import SHOP, project
 
 TABLES = """\
@@ -255,3 +261,54 @@ def test_a_reader_at_a_version_that_records_no_time_holds_without_a_time(
 
     # The storage may have received the commit later, so this is no time up to which files can go.
     assert [hold.since for hold in found()] == [None]
+
+
+WEEKS = 40 * 86_400
+
+
+@pytest.fixture
+def old_catalog(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    # New tables are skipped; these are weeks old.
+    monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
+    return catalog_of(stage.root, stage.spec, lake=stage.storage)
+
+
+def hold_for_weeks(stage: Harness) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    mend = stage.break_table("orders")
+    for batch_id in (1, 2):
+        stage.land(processor, batch_id)
+    mend()
+    then = dt.datetime.now(tz=dt.UTC).timestamp() - WEEKS
+    for path in (stage.root / "lake" / paths.table("shop", "orders")).rglob("*.parquet"):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_uncommitted_files_are_not_deleted(
+    stage: Harness, old_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    hold_for_weeks(stage)
+    if not protected:
+        monkeypatch.setattr(vacuum, "uncommitted_files", lambda *_: {})
+
+    (result,) = vacuum_tables(None, old_catalog, "shop", dry_run=False, tables=["orders"])
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
+    processor = stage.processor()
+
+    assert ("uncommitted files" in result.reason) is protected
+    assert (result.files == 0) is protected
+    if protected:
+        assert stage.landed("orders") == stage.expected(0, 1, 2)
+    else:
+        assert [held.table for held in processor.held] == ["orders"], "its files are gone"
+
+
+def test_other_tables_are_vacuumed(stage: Harness, old_catalog: Catalog) -> None:
+    hold_for_weeks(stage)
+
+    results = {result.table: result for result in vacuum_tables(None, old_catalog, "shop", tables=["orders", "clicks"])}
+
+    assert (results["clicks"].mode, results["clicks"].reason) == ("full", "FULL: no FULL run yet")
+    assert results["orders"].reason.startswith("skipped")

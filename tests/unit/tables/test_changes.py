@@ -1,4 +1,4 @@
-"""Partitions changed between two versions, from the Delta log of a local table."""
+"""Changes between two versions of a table, from its Delta log, and the text form of readers' positions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.tables.changes import Changes, changed_partitions
+from deltaworks.errors import ConfigError
+from deltaworks.tables.changes import ChangePosition, Changes, changed_partitions
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -123,3 +125,16 @@ def test_a_restored_table_has_changed_where_it_differs_from_that_version(lake: L
     found = changed_partitions(lake, KEY, after_version=before, up_to_version=before + 1)
 
     assert found.is_unbounded or dates(found) == {"2025-03-02", "2025-03-05"}
+
+
+def test_a_position_is_read_back_from_its_text() -> None:
+    for through in ("notifications", "change_feed"):
+        position = ChangePosition(source=through, table_id="a:b", version=41)  # type: ignore[arg-type]
+
+        assert ChangePosition.parse(str(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "41", "2:notifications:1:id", "1:feed:1:id", "1:notifications::id"])
+def test_an_invalid_position_is_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
+        ChangePosition.parse(text)

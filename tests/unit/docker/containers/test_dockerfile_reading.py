@@ -1,11 +1,15 @@
-"""A Dockerfile is parsed into stages, and .dockerignore selects the build context."""
+"""Containers of tests: the Dockerfile and Compose's variables are read as Docker does, and health is judged alike."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.integration.containers.dockerfile import (
     DockerfileError,
     build_context,
@@ -14,6 +18,9 @@ from tests.integration.containers.dockerfile import (
     read_copy,
     read_dockerfile,
 )
+from tests.integration.containers.health import Health, HealthState, Probe, judge, pause_seconds, watch
+from tests.integration.containers.interpolation import ComposeFileError, interpolate, interpolate_tree
+from tests.integration.containers.specs import HealthCheckSpec
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -72,3 +79,131 @@ def test_no_secret_goes_to_the_build(tmp_path: Path) -> None:
     (tmp_path / ".dockerignore").write_text((ROOT / ".dockerignore").read_text())
 
     assert {str(path) for path in build_context(tmp_path)} == {"docker/init.sh", "include/a.py"}
+
+
+VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "other", "_x1": "underscore"}
+NAMES = st.sampled_from(["SET", "EMPTY", "UNSET", "OTHER", "_x1"])
+LITERALS = st.text(alphabet="abc .:/-_=,?+1", max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("plain", "plain"),
+        ("$SET", "value"),
+        ("${SET}", "value"),
+        ("$SET/x", "value/x"),
+        ("$UNSET", ""),
+        ("${UNSET}", ""),
+        ("${UNSET:-default}", "default"),
+        ("${EMPTY:-default}", "default"),
+        ("${EMPTY-default}", ""),
+        ("${UNSET-default}", "default"),
+        ("${SET:?error}", "value"),
+        ("${EMPTY?error}", ""),
+        ("${SET:+replacement}", "replacement"),
+        ("${EMPTY:+replacement}", ""),
+        ("${EMPTY+replacement}", "replacement"),
+        ("${UNSET+replacement}", ""),
+        ("${UNSET:-${OTHER}}", "other"),
+        ("${UNSET:-${EMPTY:-deep}}", "deep"),
+        ("${UNSET:-$OTHER}", "other"),
+        ("${UNSET:-}", ""),
+        ("${UNSET:-a:b/c-d}:7077", "a:b/c-d:7077"),
+        ("$$SET", "$SET"),
+        ("$${SET}", "${SET}"),
+        ("$$(( $$(date) ))", "$(( $(date) ))"),
+        ("$$$SET", "$value"),
+        ("5 $ and $1", "5 $ and $1"),
+        ("${UNSET:-$$x}", "$x"),
+    ],
+)
+def test_a_form_of_the_specification_gives_what_it_says(text: str, result: str) -> None:
+    assert interpolate(text, VARIABLES) == result
+
+
+@pytest.mark.parametrize("text", ["${UNSET:?say who}", "${EMPTY:?say who}", "${UNSET?say who}"])
+def test_a_required_variable_that_is_missing_ends_it_with_its_message(text: str) -> None:
+    with pytest.raises(ComposeFileError, match=r"required variable .* is missing a value: say who"):
+        interpolate(text, VARIABLES)
+
+
+@pytest.mark.parametrize("text", ["${SET", "${UNSET:-${OTHER}", "${}", "${1x}", "${SET/a/b}", "${SET:0:1}"])
+def test_what_compose_has_no_form_for_is_refused(text: str) -> None:
+    with pytest.raises(ComposeFileError):
+        interpolate(text, VARIABLES)
+
+
+def test_only_values_have_variables_and_what_is_no_text_stays() -> None:
+    tree = {"$SET": ["$SET", 3, True, None, {"a": "${UNSET:-b}"}]}
+
+    assert interpolate_tree(tree, VARIABLES) == {"$SET": ["value", 3, True, None, {"a": "b"}]}
+
+
+def forms(word: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    braced = st.builds(
+        lambda name, sign, inner: f"${{{name}{sign}{inner}}}", NAMES, st.sampled_from([":-", "-", ":+", "+"]), word
+    )
+    return st.lists(st.one_of(LITERALS, braced, NAMES.map("${{{}}}".format), st.just("$$")), max_size=4).map("".join)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.lists(st.recursive(LITERALS, forms, max_leaves=6), min_size=20, max_size=20))
+def test_bash_puts_the_same_in(texts: list[str]) -> None:
+    script = "\n".join(f'printf "%s\\0" "{text.replace("$$", chr(92) + "$")}"' for text in texts)
+
+    printed = subprocess.run(["bash", "-c", script], env=VARIABLES, capture_output=True, text=True, check=True).stdout
+
+    assert [interpolate(text, VARIABLES) for text in texts] == printed.split("\0")[:-1]
+
+
+CHECK = HealthCheckSpec(command=("check",), interval_seconds=30, retries=3, start_period_seconds=60)
+
+
+def after(*probes: tuple[int, float], check: HealthCheckSpec = CHECK) -> HealthState:
+    """The state after probes, each an exit status and the age of the container."""
+    state = HealthState()
+    for status, age in probes:
+        state = judge(state, Probe(status, "", 0.1), check=check, age_seconds=age)
+    return state
+
+
+def test_a_container_starts_and_is_healthy_by_its_first_success() -> None:
+    assert after().health is Health.STARTING
+    assert after((1, 5), (0, 10)).health is Health.HEALTHY
+
+
+def test_failures_of_the_start_period_do_not_count() -> None:
+    assert after(*[(1, age) for age in range(0, 60, 5)]).health is Health.STARTING
+    assert after(*[(1, age) for age in range(0, 60, 5)], (1, 60), (1, 90)).health is Health.STARTING
+    assert after((1, 60), (1, 90), (1, 120)).health is Health.UNHEALTHY
+
+
+def test_failures_count_once_something_has_succeeded_even_in_the_start_period() -> None:
+    assert after((0, 5), (1, 10), (1, 15), (1, 20)).health is Health.UNHEALTHY
+
+
+def test_only_failures_in_a_row_count_and_time_outs_are_failures() -> None:
+    assert after((0, 90), (1, 120), (-1, 150), (0, 180), (1, 210), (1, 240)).health is Health.HEALTHY
+    assert after((0, 90), (-1, 120), (-1, 150), (-1, 180)).health is Health.UNHEALTHY
+    assert after((0, 90), (1, 120), (1, 150), (1, 180), (0, 210)).health is Health.HEALTHY
+
+
+def test_a_starting_container_is_looked_at_more_often() -> None:
+    assert pause_seconds(HealthState(), check=CHECK, age_seconds=10) == 5
+    assert pause_seconds(HealthState(), check=CHECK, age_seconds=60) == 30
+    assert pause_seconds(after((0, 5)), check=CHECK, age_seconds=10) == 30
+
+
+def test_every_probe_is_reported_until_the_container_ends() -> None:
+    now = 0.0
+    reports: list[HealthState] = []
+
+    def wait(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return now > 100
+
+    watch(CHECK, probe=lambda: Probe(int(now < 20), "", 0.0), report=reports.append, clock=lambda: now, wait=wait)
+
+    assert [state.health for state in reports] == [Health.STARTING] * 3 + [Health.HEALTHY] * 3

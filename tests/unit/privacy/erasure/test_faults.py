@@ -24,7 +24,7 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.privacy.erasure.people_lake import DAY, QUARANTINE, PeopleLake
-from tests.unit.privacy.erasure.test_erasure_run import ask, request_of
+from tests.unit.privacy.erasure.test_operation import ask, request_of
 
 
 class Killed(BaseException):

@@ -35,7 +35,7 @@ from deltaworks.privacy.vault.job import run_ingest
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.tables.lake import Lake
 from tests.unit.privacy.erasure.people_lake import SHOP, PeopleLake, add_rows
-from tests.unit.privacy.erasure.test_erasure_run import ask, request_of
+from tests.unit.privacy.erasure.test_operation import ask, request_of
 
 STRANGER = "stranger@example.org"
 NOW_MS = 1_795_132_800_000

@@ -23,7 +23,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.records import record_of
 from tests.unit.privacy.erasure.people_lake import DAY, ORDERS, SHOP, PeopleLake, add_rows
-from tests.unit.privacy.erasure.test_erasure_run import ask
+from tests.unit.privacy.erasure.test_operation import ask
 
 GOLD = """\
 gold:
