@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
@@ -242,8 +242,7 @@ class Ticks:
         self.stage.announce(events, copies=2)
 
     def merged(self) -> dict[str, int]:
-        rows = self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "version"])
-        assert rows is not None
+        rows = present(self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "version"]))
         merged = {row["symbol"]: row["version"] for row in rows.to_pylist()}
         assert len(merged) == rows.num_rows
         return merged

@@ -23,7 +23,7 @@ from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import pipeline_spec, present
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, RELAY, FaultProject
 from tests.faults.harness.process_group import ProcessGroup
@@ -158,11 +158,9 @@ def rows_now(stage: FaultProject) -> Counter[tuple[str, str]]:
     """Returns `(table, event id)` of all rows."""
     found: Counter[tuple[str, str]] = Counter()
     for name in ["events", *stage.kinds]:
-        rows = stage.lake.rows(paths.table(PIPELINE, name), columns=["event_id"])
-        assert rows is not None
+        rows = present(stage.lake.rows(paths.table(PIPELINE, name), columns=["event_id"]))
         found.update((name, value) for value in rows.column("event_id").to_pylist())
-    rows = stage.lake.rows(paths.table(PIPELINE, "quarantine"), columns=["raw"])
-    assert rows is not None
+    rows = present(stage.lake.rows(paths.table(PIPELINE, "quarantine"), columns=["raw"]))
     found.update(("quarantine", json.loads(value)["id"]) for value in rows.column("raw").to_pylist())
     return found
 
@@ -208,8 +206,7 @@ def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_ev
     )
     assert (lost, doubled) == (0, 0)
     assert [table["outcome"] for table in tables].count("already_committed") >= 1
-    progress = stage.lake.rows(paths.pipeline_control(PIPELINE, "progress"))
-    assert progress is not None
+    progress = present(stage.lake.rows(paths.pipeline_control(PIPELINE, "progress")))
     batches = [row for row in progress.to_pylist() if row["kind"] == "batch"]
     assert any(row["phases_ms"] and "addBatch" in row["phases_ms"] and row["end_offset"] for row in batches)
     assert all(row["driver_rss_bytes"] and row["jvm_heap_bytes"] for row in batches)

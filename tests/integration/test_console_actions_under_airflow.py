@@ -18,6 +18,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.operations.base import APPROVE_TASK
 from deltaworks.operations.registry import get_operation
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from sandbox.airflow.settings import passwords_path
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.stack import status
@@ -61,8 +62,7 @@ def stop_of(harness: AirflowHarness, folder: str) -> StopRequest | None:
 def test_a_stream_is_stopped_and_started_by_a_person(harness: AirflowHarness, console: Console) -> None:
     console.press("/actions/control/clicks", verb="stop", reason="a new key")
 
-    request = stop_of(harness, paths.pipeline_control("clicks"))
-    assert request is not None
+    request = present(stop_of(harness, paths.pipeline_control("clicks")))
     assert (request.by, request.reason) == (console.person, "a new key")
     assert "stopped" in console.page("/")
 
@@ -73,8 +73,7 @@ def test_a_stream_is_stopped_and_started_by_a_person(harness: AirflowHarness, co
 
 @pytest.mark.timeout(900)
 def test_a_restart_ends_the_run_and_the_next_one_continues(harness: AirflowHarness, console: Console) -> None:
-    before = harness.beat()
-    assert before is not None
+    before = present(harness.beat())
 
     console.press("/actions/control/clicks", verb="restart", reason="as it is declared now")
 
@@ -89,9 +88,7 @@ def test_a_restart_ends_the_run_and_the_next_one_continues(harness: AirflowHarne
 @pytest.mark.timeout(900)
 def test_a_relay_is_stopped_and_started(harness: AirflowHarness, console: Console) -> None:
     console.press("/actions/control_relay/landing", verb="stop", reason="the queue moves")
-    request = stop_of(harness, paths.relay_control("landing"))
-    assert request is not None
-    assert request.by == console.person
+    assert present(stop_of(harness, paths.relay_control("landing"))).by == console.person
 
     console.press("/actions/control_relay/landing", verb="start")
     assert stop_of(harness, paths.relay_control("landing")) is None
@@ -157,9 +154,7 @@ class TwoPeople:
         return max(tries, key=lambda path: path.stat().st_mtime).read_text()
 
     def version(self) -> int:
-        table = Lake(self.harness.catalog.environment.lake).open(paths.table("clicks", "clicks"))
-        assert table is not None
-        return table.version()
+        return present(Lake(self.harness.catalog.environment.lake).open(paths.table("clicks", "clicks"))).version()
 
     @property
     def approvals_folder(self) -> Path:

@@ -18,6 +18,7 @@ from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import table_rows
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import BACK_SECONDS, clicks_project, people_of, running_stack, wait
@@ -71,8 +72,7 @@ class AirflowHarness:
         return Lake(self.catalog.environment.lake)
 
     def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
-        rows = self.lake.rows(paths.table(pipeline, table))
-        return [] if rows is None else rows.to_pylist()
+        return table_rows(self.lake, pipeline, table)
 
     def check(self) -> None:
         """Checks both gold tables against the landed clicks."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.airflow_client.api import AirflowApi, DagRun
+from deltaworks.testing import present
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.memory import sample_memory
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
@@ -108,9 +109,7 @@ def _running_since(api: AirflowApi, moment: float) -> DagRun | None:
 
 def _await_task(api: AirflowApi, moment: float) -> DagRun:
     _wait(lambda: _running_since(api, moment) is not None, "no task was started")
-    run = _running_since(api, moment)
-    assert run is not None
-    return run
+    return present(_running_since(api, moment))
 
 
 def test_everything_is_healthy_and_a_second_up_changes_nothing(home: StackHome, addresses: StackAddresses) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import present
 from tests.processes import run_process
 from tests.webhook_events import webhooks
 
@@ -128,8 +129,7 @@ def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(p
     up = typed(shlex.split(starting)[1:], project)
     assert up.returncode == 0
     assert "Created topics: orders" in up.stdout
-    collector = re.search(r"^Collector +(\S+)$", up.stdout, re.MULTILINE)
-    assert collector is not None
+    collector = present(re.search(r"^Collector +(\S+)$", up.stdout, re.MULTILINE))
     for line, events in ((one, 1), (many, len(sent.events))):
         words = shlex.split(line.replace("ADDRESS", collector[1]))
         done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=True)
@@ -139,8 +139,7 @@ def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(p
     again, produce, total = commands.splitlines()
     assert again == starting
     (project / "send.py").write_text(program)
-    address = re.search(r"^Kafka +(\S+)$", up.stdout, re.MULTILINE)
-    assert address is not None
+    address = present(re.search(r"^Kafka +(\S+)$", up.stdout, re.MULTILINE))
     words = shlex.split(produce.replace("ADDRESS", address[1]))
     assert (words[0], words[-2:]) == ("python", ["<", "orders.jsonl"])
     with (project / "orders.jsonl").open("rb") as events_of_orders:

@@ -18,6 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from sandbox.demo.aged_files import AGED_HOURS, leave_aged_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
@@ -126,8 +127,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def replaced_files(home: StackHome, catalog: Catalog) -> list[Path]:
     """Merges the files of a table as if it had been long ago; returns the paths of those that were replaced."""
-    opened = Lake(catalog.environment.lake).open(paths.table("shop", "taps"))
-    assert opened is not None
+    opened = present(Lake(catalog.environment.lake).open(paths.table("shop", "taps")))
     folder = home.lake / LAKE_BUCKET / paths.table("shop", "taps")
     before = [folder / path for path in opened.get_add_actions(flatten=True).column("path").to_pylist()]
     opened.optimize.compact()
@@ -154,8 +154,7 @@ def set_back(commit: Path, *, hours: int) -> None:
 
 
 def optimize_commits(catalog: Catalog, table: str) -> list[dict[str, Any]]:
-    opened = Lake(catalog.environment.lake).open(paths.table("shop", table))
-    assert opened is not None
+    opened = present(Lake(catalog.environment.lake).open(paths.table("shop", table)))
     return [commit for commit in opened.history() if commit["operation"] == "OPTIMIZE"]
 
 

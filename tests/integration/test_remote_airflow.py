@@ -19,6 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import present
 from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait
 from tests.integration.airflow_people import People
 
@@ -91,9 +92,7 @@ def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def is_paused(people: People) -> bool:
-    dag = people.dag(DAG)
-    assert dag is not None
-    return dag.is_paused
+    return present(people.dag(DAG)).is_paused
 
 
 @pytest.mark.timeout(900)

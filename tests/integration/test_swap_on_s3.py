@@ -16,6 +16,7 @@ from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import swap_content, verify_swap
+from deltaworks.testing import present
 from sandbox.experiments.scratch_folder import scratch_folder
 from sandbox.servers.object_store import lake_storage, running_object_store
 
@@ -30,8 +31,7 @@ def write(lake: Lake, key: str, rows: list[dict[str, Any]]) -> None:
 
 
 def content(lake: Lake) -> list[tuple[str, int]]:
-    rows = lake.rows(TABLE)
-    assert rows is not None
+    rows = present(lake.rows(TABLE))
     return sorted((row["org"], row["n"]) for row in rows.to_pylist())
 
 
@@ -54,8 +54,7 @@ def test_a_table_is_swapped_and_its_shadow_removed(tmp_path: Path, monkeypatch: 
         assert before == sorted((name, 0) for name in AWKWARD)
         assert after == content(lake) == sorted((name, number) for number, name in enumerate(AWKWARD, 1))
         assert objects.list(f"{SHADOW}/") == []
-        opened = lake.open(TABLE)
-        assert opened is not None
+        opened = present(lake.open(TABLE))
         opened.load_as_version(0)
         assert {row["n"] for row in opened.to_pyarrow_table().to_pylist()} == {0}, "the old table can be gone back to"
 

@@ -30,7 +30,7 @@ from deltaworks.sources.objects.relay.redrive import redrive
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import write_project
+from deltaworks.testing import present, write_project
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
@@ -248,8 +248,7 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
 
 def alert_of(landing: Any) -> str:
     """Returns the alert cause that the health check finds for the relay; empty if it is healthy."""
-    heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
-    assert heartbeat is not None
+    heartbeat = present(read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json")))
     return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
 
 

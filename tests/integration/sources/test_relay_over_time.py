@@ -25,7 +25,7 @@ from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import write_project
+from deltaworks.testing import present, write_project
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, relay_of, running
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -95,8 +95,7 @@ def test_a_stop_request_ends_the_relay_and_its_heartbeat_reports_it(landing: Any
         eventually(lambda: relay.counts.deleted == 1, "it works")
         StopFlag(objects, relay_control("landing", "stop.json")).set(by="a test", reason="to see it end")
         eventually(relay._stop.is_set, "it noticed")
-    heartbeat = read_heartbeat(objects, relay_control("landing", "heartbeat.json"))
-    assert heartbeat is not None
+    heartbeat = present(read_heartbeat(objects, relay_control("landing", "heartbeat.json")))
     assert (heartbeat.state, heartbeat.rows, heartbeat.batch_id) == ("ended", 1, 1)
     assert heartbeat.backlog_files in (0, 1)
 

@@ -24,6 +24,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
+from deltaworks.testing import present
 from tests.crashes import Crash
 from tests.spark.engine.conftest import Shop
 
@@ -80,8 +81,7 @@ def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, poin
         (2, 1): {"params": {"color": 7}},
         (2, 2): {"params": {"deep": {"a": 1}}},
     }
-    table = shop.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(shop.lake.open(paths.table("shop", "orders")))
     history = commit_history(shop.lake, paths.table("shop", "orders"), newest=table.version())
     assert [commit.metadata["operation"] for commit in history].count("add_columns") == 2
 
@@ -185,15 +185,12 @@ def test_spark_writes_reads_and_rewrites_variants(make_shop: Callable[..., Shop]
         shop.spark.sql(f"UPDATE delta.`{address(shop, name)}` SET level = 5 WHERE level = 2")
     assert {name: by_both(shop, name) for name in OPTIONS} == dict.fromkeys(OPTIONS, expected)
 
-    opened = shop.lake.open(paths.table("shop", "by_delta_rs"))
-    assert opened is not None
+    opened = present(shop.lake.open(paths.table("shop", "by_delta_rs")))
     scan = FileScan(paths.table("shop", "by_delta_rs"), opened.version(), Part("event_date", None), "event_date")
-    plain = read_plain_files(shop.spark, shop.lake, opened, scan)
-    assert plain is not None
+    plain = present(read_plain_files(shop.spark, shop.lake, opened, scan))
     assert colors(plain) == expected
 
-    rows = shop.lake.rows(paths.table("shop", "by_delta_rs"))
-    assert rows is not None
+    rows = present(shop.lake.rows(paths.table("shop", "by_delta_rs")))
     (staged,) = _stage(shop, rows.filter(pa.compute.equal(rows.column("_seq"), 2)))
     key = paths.table("shop", "by_spark")
     SparkRowReplacer(shop.spark, shop.lake, key).replace(

@@ -10,6 +10,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
@@ -32,8 +33,7 @@ def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
 
 def flags(shop: Shop) -> list[tuple[str, bool]]:
     """Ids and flags in order of arrival."""
-    rows = shop.lake.rows(paths.table("shop", "events"))
-    assert rows is not None
+    rows = present(shop.lake.rows(paths.table("shop", "events")))
     ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
     return [(row["event_id"], row["_duplicate"]) for row in ordered]
 

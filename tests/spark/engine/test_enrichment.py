@@ -25,7 +25,7 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 from tests.crashes import Crash
 from tests.shared_data import SHARED_DATA
 from tests.spark.engine.conftest import Shop
@@ -102,9 +102,7 @@ def bad_lines() -> list[str]:
 def put_database(shop: Shop, path: Path) -> str:
     """Uploads a database to the lake; returns its ETag."""
     shop.objects.put(paths.database("City.mmdb"), path.read_bytes())
-    etag = shop.objects.etag(paths.database("City.mmdb"))
-    assert etag is not None
-    return etag
+    return present(shop.objects.etag(paths.database("City.mmdb")))
 
 
 def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
@@ -223,8 +221,7 @@ def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -
     pin_databases = parse.pin_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
-        databases = pin_databases(spec, storage)
-        assert databases is not None
+        databases = present(pin_databases(spec, storage))
         return kind(**{one.name: getattr(databases, one.name) for one in fields(PinnedDatabases)})
 
     monkeypatch.setattr(parse, "pin_databases", fixed)

@@ -17,6 +17,7 @@ from deltaworks.engine.writers import SparkWriter, staging_key
 from deltaworks.errors import FencedError
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import WrittenFile
+from deltaworks.testing import present
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.waiting import PATIENCE_SECONDS
 
@@ -132,8 +133,7 @@ def test_a_clustered_table_is_written_by_spark(make_shop: Callable[..., Shop]) -
 def _reasons(shop: Shop) -> str:
     from deltaworks.tables.features import reasons_to_use_spark
 
-    table = shop.lake.open(paths.table("shop", "events"))
-    assert table is not None
+    table = present(shop.lake.open(paths.table("shop", "events")))
     return ", ".join(reasons_to_use_spark(table))
 
 

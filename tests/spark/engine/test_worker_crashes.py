@@ -28,7 +28,7 @@ from deltaworks.sources.base import ObjectSlice, RecordSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.records import Record
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, present
 from tests.records import record_of
 from tests.spark.engine.conftest import DECLARED, Shop, payload
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -272,8 +272,7 @@ def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
         log.await_termination()
     log.close()
 
-    written = Lake(storage).rows(paths.pipeline_control("shop", "progress"))
-    assert written is not None
+    written = present(Lake(storage).rows(paths.pipeline_control("shop", "progress")))
     rows = sorted(written.to_pylist(), key=lambda row: row["at"])
     batches = [row for row in rows if row["kind"] == "batch"]
     assert rows[-1]["kind"] == "terminated"

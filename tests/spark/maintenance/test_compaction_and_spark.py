@@ -22,7 +22,7 @@ from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import override_settings
 from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 KEY = "tables/shop/orders"
 PLACES: tuple[Partition, ...] = ((("day", "2026-01-01"),), (("day", "2026-01-02"),))
@@ -155,8 +155,7 @@ def by_spark(spark: SparkSession, uri: str, mode: str, hours: int = HOURS) -> se
 
 
 def ours(lake: Lake, how: Any, hours: float = HOURS) -> set[str]:
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     return set(how(lake, KEY, table, before_ms=int((time.time() - hours * 3600) * 1000)).files)
 
 
@@ -191,8 +190,7 @@ def test_either_vacuum_continues_after_the_other(spark: SparkSession, lake: Lake
     assert deleted > 0
     assert by_spark(spark, uri, "FULL") == ours(lake, candidates_by_listing) == set()
     assert by_spark(spark, uri, "LITE") == ours(lake, candidates_by_log)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     vacuum_with_spark(spark, lake, KEY, full=False, version=table.version(), metadata="{}", **options)
     assert ours(lake, candidates_by_log) == set()
     operations = [row["operation"] for row in spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 4").collect()]

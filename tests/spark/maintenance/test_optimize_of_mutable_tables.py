@@ -25,6 +25,7 @@ from deltaworks.maintenance.optimize_night import optimize_tables
 from deltaworks.maintenance.partition_choice import OptimizePolicy
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition, table_health
 from deltaworks.tables.commit import Step, commit_step
+from deltaworks.testing import present
 from tests.spark.made_pulse import HEAD
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, START, MutationHarness, declared
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make
@@ -71,9 +72,7 @@ def test_changed_partitions_are_rewritten_under_the_write_turn(
     assert (result.partitions, result.files_before, result.files_after) == (2, 4, 2)
     assert files(stage) == {f"2026-01-0{day}/{org}": 1 for day in (1, 2) for org in ("acme", "o'neil")}
     assert [record and record.state for record in held] == ["granted"]
-    after = turn(stage)
-    assert after is not None
-    assert after.state == "released"
+    assert present(turn(stage)).state == "released"
     (again,) = optimize_tables(lambda: spark, stage.catalog, PIPELINE, tables=[DATA], policy=policy)
     assert again.reason == "nothing to do: 4 partitions of one file"
 
@@ -188,6 +187,5 @@ def test_closed_days_are_merged_while_the_query_counts_today(
 
 def files_of(pulse: Any) -> dict[str, int]:
     """Returns the files of each day."""
-    health = table_health(pulse.lake, KEY)
-    assert health is not None
+    health = present(table_health(pulse.lake, KEY))
     return {str(each.partition[0][1]): each.files for each in health.partition_health}

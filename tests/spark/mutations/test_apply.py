@@ -29,6 +29,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.query import connect
 from deltaworks.tables.time_travel import TimeTravel
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.spark.mutations.cases import Log, generated
 from tests.spark.mutations.mutation_harness import DATA, FIELDS, PIPELINE, START, TOLD, MutationHarness, declared
@@ -192,8 +193,7 @@ def test_a_repeated_batch_changes_nothing_and_late_rows_get_the_same_outcome(
 
 def repeat(spark: SparkSession, stage: MutationHarness) -> MutationCompletion:
     """Runs the newest batch again, like a process that was wrongly declared dead."""
-    batch = stage.batches.batch(stage.batches.numbers()[1])
-    assert batch is not None
+    batch = present(stage.batches.batch(stage.batches.numbers()[1]))
     steps = BatchSteps(
         spark,
         stage.lake,
@@ -257,8 +257,7 @@ def test_only_rows_deleted_long_ago_are_purged(
     run(spark, stage)
     stage.land(requests=[request("acme", 5, "delete", "b"), request("acme", 5, "rename", "c", "d")])
     run(spark, stage)
-    first = stage.batches.completion(1)
-    assert first is not None
+    first = present(stage.batches.completion(1))
     ended_at = dt.datetime.fromisoformat(first.at)
     monkeypatch.setattr(apply, "utc_now", lambda: ended_at + dt.timedelta(days=30, milliseconds=1))
 
@@ -337,8 +336,7 @@ def test_a_crash_after_any_step_is_recovered(
 
 def tell(stage: MutationHarness, batch: int) -> None:
     """Returns the notifications that end a stream's batch, as the fan-out creates them."""
-    rows = stage.lake.rows(paths.table(PIPELINE, DATA))
-    assert rows is not None
+    rows = present(stage.lake.rows(paths.table(PIPELINE, DATA)))
     landed = rows.filter(pc.equal(rows.column("_batch_id"), batch))
     for name, told in with_notifications(stage.spec, [(DATA, landed)]):
         if name == TOLD:
@@ -411,8 +409,7 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
     assert second.rows == 2
     expected |= {"e0": ("z", True), "late": ("z", True)}
     assert {event: state[:2] for event, state in ended(stage).items()} == expected
-    found = stage.lake.rows(KEY, columns=["event_id"], filters=ds.field("contact_id").isin(["z", "c7"]))
-    assert found is not None
+    found = present(stage.lake.rows(KEY, columns=["event_id"], filters=ds.field("contact_id").isin(["z", "c7"])))
     assert sorted(found.column("event_id").to_pylist()) == ["e0", "e7", "late"]
     connection, _ = connect(stage.catalog)
     for _ in range(2):
@@ -420,8 +417,7 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
             (19, 19)
         ]
     assert spark.read.format("delta").load(stage.lake.storage.spark_uri(KEY)).count() == 21
-    table = stage.lake.open(KEY)
-    assert table is not None
+    table = present(stage.lake.open(KEY))
     travel = TimeTravel(connection, stage.catalog)
     for version in range(table.version() + 1):
         past = f"SELECT event_id, contact_id FROM {PIPELINE}.{DATA} VERSION AS OF {version} ORDER BY 1"
@@ -448,8 +444,7 @@ def test_without_deletion_vectors_files_are_rewritten(spark: SparkSession, tmp_p
     (end,) = run(spark, marked).batches
 
     assert (end.rows, end.tables[0].files_removed) == (1, 1)
-    opened = marked.lake.open(KEY)
-    assert opened is not None
+    opened = present(marked.lake.open(KEY))
     assert has_deletion_vectors(opened)
     assert {event: state[0] for event, state in ended(marked).items() if event in ("e0", "e1", "e2")} == {
         "e0": "z",

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import deltaworks
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.tables.changes import ChangePosition
+from deltaworks.testing import present
 from tests.processes import run_process
 from tests.spark.mutations.reader_entry import job
 from tests.spark.mutations.tracked_lake import NAME, TrackedLake, states
@@ -114,8 +115,7 @@ def test_an_invalid_position_is_rejected(followed: TrackedLake) -> None:
         followed.changes(other)
     log = Path(f"{followed.lake.storage.prefix}/{followed.told_key}/_delta_log/{position.version + 1:020d}.json")
     kept = log.read_bytes()
-    opened = followed.lake.open(followed.told_key)
-    assert opened is not None
+    opened = present(followed.lake.open(followed.told_key))
     opened.create_checkpoint()
     log.unlink()
     with pytest.raises(ContractError, match="CHANGES_EXPIRED"):

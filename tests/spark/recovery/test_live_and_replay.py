@@ -17,7 +17,7 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import pipeline_spec, present
 from tests.spark.live_progress import LiveProgress
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 from tests.unit.recovery.restore.source_harness import SourceHarness
@@ -42,8 +42,7 @@ def work_off(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) 
 
 def counts(stage: ReplayHarness) -> dict[int, int]:
     """Returns events by hours after noon."""
-    rows = stage.lake.rows(paths.table("shop", "hourly"))
-    assert rows is not None
+    rows = present(stage.lake.rows(paths.table("shop", "hourly")))
     return {(int(row["window_start"].timestamp()) - NOON) // HOUR: row["events"] for row in rows.to_pylist()}
 
 
@@ -96,15 +95,13 @@ def test_spark_reads_and_follows_a_table_that_went_back_without_missing_or_doubl
     stage = SourceHarness.at(tmp_path)
     assert isinstance(stage, SourceHarness)
     processor = stage.land_all(0, 1, 2)
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     uri = stage.storage.spark_uri(ORDERS)
     seen: Rows = Counter()
     followed(spark, stage, uri, seen)
     stage.land_object(processor, 3)
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.delete("_seq <= 2")
     stage.land_object(processor, 4)
 

@@ -34,7 +34,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import load_project
+from deltaworks.testing import load_project, present
 from generator.games import deliveries
 from generator.settings import GamesSettings
 from sandbox.servers.kafka_broker import running_broker
@@ -151,8 +151,7 @@ def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:
     lake, spec = Lake(catalog.environment.lake), catalog.pipeline("games")
     found = {}
     for name in [*(table.name for table in spec.tables), "quarantine"]:
-        rows = lake.rows(paths.table("games", name))
-        assert rows is not None
+        rows = present(lake.rows(paths.table("games", name)))
         kept = [{key: value for key, value in row.items() if key not in OF_THE_SOURCE} for row in rows.to_pylist()]
         for reason in (reason for row in kept for reason in row.get("reasons") or []):
             if reason["code"] == "malformed":  # says at which byte of what the neighbours make of it

@@ -19,6 +19,7 @@ from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessReques
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
+from deltaworks.testing import present
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.crashes import Crash
 from tests.spark.conftest import Project
@@ -80,9 +81,7 @@ class Landed:
         return sorted(kept, key=lambda row: (row["_seq"], row["_position"]))
 
     def version(self) -> int:
-        handle = self.project.lake.open(paths.table("shop", "orders"))
-        assert handle is not None
-        return int(handle.version())
+        return int(present(self.project.lake.open(paths.table("shop", "orders"))).version())
 
     def ends(self) -> dict[str, int]:
         """Where the first batch ended, by partition."""
@@ -218,8 +217,7 @@ def test_a_record_missing_in_the_middle_keeps_all_rows(
 ) -> None:
     stage = Landed(spark, Topic(broker, f"middle-{protected}", 1), project_of, archive=True)
     stage.forget(60, partitions=(0,))
-    archive = stage.project.lake.open(paths.table("shop", "archive"))
-    assert archive is not None
+    archive = present(stage.project.lake.open(paths.table("shop", "archive")))
     archive.delete("position = '7'")
     before = stage.rows(without=("keyed",))
     if not protected:

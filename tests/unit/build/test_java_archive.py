@@ -10,6 +10,7 @@ import pytest
 from deltaworks.build import java_archive as making
 from deltaworks.build.java_archive import ensure_java_archive
 from deltaworks.specs.spark_conf import java_archive, java_archive_options
+from deltaworks.testing import present
 
 #: A Java that says of itself where it is and nothing else.
 JAVA = """#!/bin/sh
@@ -70,8 +71,7 @@ def test_other_jars_have_another_archive(project: Path, trainings: list[Path]) -
 
 
 def test_a_truncated_archive_is_written_again(project: Path, trainings: list[Path]) -> None:
-    archive = ensure_java_archive(progress=_quiet, root=project)
-    assert archive is not None
+    archive = present(ensure_java_archive(progress=_quiet, root=project))
     os.truncate(archive, 3)
     assert java_archive_options(project) == ""
 

@@ -11,6 +11,7 @@ from deltaworks.control.background import BackgroundThread
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import LocalObjects
+from deltaworks.testing import present
 from tests.waiting import eventually
 
 FOLDER = "control/thing"
@@ -27,9 +28,7 @@ class RecordedProcess:
 
     @property
     def beat(self) -> Heartbeat:
-        written = read_heartbeat(self.objects, paths.heartbeat(FOLDER))
-        assert written is not None
-        return written
+        return present(read_heartbeat(self.objects, paths.heartbeat(FOLDER)))
 
     def update_heartbeat(self, rows: int) -> None:
         """Updates the heartbeat, and waits until its thread has processed the update."""

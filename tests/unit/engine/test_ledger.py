@@ -17,6 +17,7 @@ from deltaworks.errors import ConfigError, FencedError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.engine.batch_records import prepared_batch, step_outcome
 from tests.unit.engine.ledger_harness import Harness
 
@@ -32,9 +33,7 @@ def batch(batch_id: int, end: dict[str, Any] | None = None) -> PreparedBatch:
 
 
 def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
-    found = lake.rows(paths.pipeline_control("shop", name))
-    assert found is not None
-    return found.to_pylist()
+    return present(lake.rows(paths.pipeline_control("shop", name))).to_pylist()
 
 
 def test_a_new_ledger_has_no_batch(lake: Lake) -> None:

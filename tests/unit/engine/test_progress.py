@@ -29,7 +29,7 @@ from deltaworks.engine.runner import failure_record
 from deltaworks.errors import ContractError
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import local_lake, local_storage
+from deltaworks.testing import local_lake, local_storage, present
 from tests.failing_objects import RefusingObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -60,8 +60,7 @@ def test_every_batch_has_a_row_once_the_log_is_closed(tmp_path: Path) -> None:
 
     log.close()
 
-    written = Lake(storage).rows(paths.pipeline_control("shop", "progress"))
-    assert written is not None
+    written = present(Lake(storage).rows(paths.pipeline_control("shop", "progress")))
     found = sorted(written.to_pylist(), key=lambda row: row["batch_id"])
     assert [(row["batch_id"], row["rows"], row["owner_epoch"], row["rows_per_second"]) for row in found] == [
         (0, 100, 3, 50.0),

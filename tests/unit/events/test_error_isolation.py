@@ -26,7 +26,7 @@ from deltaworks.events.parse import Parser, TableRows
 from deltaworks.events.reasons import Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.table_columns import SharedColumns, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import declare_columns, pipeline_spec
+from deltaworks.testing import declare_columns, pipeline_spec, present
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -263,8 +263,7 @@ def surfaces(spec: PipelineSpec, data: bytes, heartbeat: LocalObjects) -> str:
         writer = HeartbeatWriter(heartbeat, "heartbeat.json", pipeline="p", trigger_seconds=1)
         writer.start()
         writer.close(state="failed", error=error.as_record())
-        stored = heartbeat.get("heartbeat.json")
-        assert stored is not None
+        stored = present(heartbeat.get("heartbeat.json"))
         told.append(stored.data.decode())
     finally:
         logging.getLogger().removeHandler(handler)

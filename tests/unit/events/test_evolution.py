@@ -36,7 +36,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step, raise_owner_epoch
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import arrow_path
-from deltaworks.testing import declare_pipeline, declare_table, local_lake, rows_by_table
+from deltaworks.testing import declare_pipeline, declare_table, local_lake, present, rows_by_table
 from tests.examples import examples
 from tests.unit.engine.batch_records import prepared_batch
 
@@ -223,9 +223,7 @@ class TestOnDisk:
     def table(self, spec: PipelineSpec, tmp_path: Path) -> DeltaTable:
         lake = local_lake(tmp_path)
         TableSet(lake, spec).open()
-        table = lake.open(paths.table("shop", "orders"))
-        assert table is not None
-        return table
+        return present(lake.open(paths.table("shop", "orders")))
 
     def test_columns_are_added_once_and_stored_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
         for _ in range(2):

@@ -17,6 +17,7 @@ from deltaworks.control import paths
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import arrow_path
+from deltaworks.testing import present
 from tests.faults.harness.collector_lake import check_collected
 from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.injection import Fault, Injector
@@ -40,8 +41,7 @@ def written(stage: FaultProject, *ids: str) -> WrittenFile:
 
 
 def commit(stage: FaultProject, file: WrittenFile, number: int, *, epoch: int = 1) -> None:
-    table = stage.lake.open(KEY)
-    assert table is not None
+    table = present(stage.lake.open(KEY))
     owner = Step(f"{PIPELINE}/owner", epoch)
     commit_step(table, [file.add_action()], step=Step("step", number), owner=owner, user_metadata="{}")
 
@@ -96,8 +96,7 @@ def test_a_commit_of_a_former_owner_is_found(stage: FaultProject) -> None:
     commit(stage, written(stage, "e1"), 1, epoch=2)
     assert commits_after_takeover(stage.lake, PIPELINE, ["events"]) == 0
 
-    table = stage.lake.open(KEY)
-    assert table is not None
+    table = present(stage.lake.open(KEY))
     late = CommitProperties(app_transactions=[Transaction(f"{PIPELINE}/owner", 1)])
     table.create_write_transaction([], mode="append", schema=table.schema(), commit_properties=late)
 

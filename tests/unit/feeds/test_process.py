@@ -24,7 +24,7 @@ from deltaworks.feeds.messages import DeadReason
 from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, Feed, FeedAlerts, FeedsProcess
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import RELAY, environment_spec, write_project
+from deltaworks.testing import RELAY, environment_spec, present, write_project
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import DAY, FeedHarness, Receiver, declared
 from tests.waiting import eventually
@@ -82,9 +82,7 @@ def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_fl
         (1, "de", 1),
         (2, "de", 2),
     ]
-    beat = read_heartbeat(harness.objects, paths.heartbeat(running.folder))
-    assert beat is not None
-    assert beat.state == "ended"
+    assert present(read_heartbeat(harness.objects, paths.heartbeat(running.folder))).state == "ended"
 
 
 def test_a_failing_feed_raises_its_alert_and_does_not_end_others(tmp_path: Path) -> None:

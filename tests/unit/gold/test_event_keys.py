@@ -30,7 +30,7 @@ from deltaworks.tables.changed_hours import changed_hours, max_seq_by_date
 from deltaworks.tables.changes import Changes, Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import compact_partitions
-from deltaworks.testing import append_rows, local_lake
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 
 KEY, DAYS = "tables/shop/events", [dt.date(2026, 3, day) for day in (1, 2, 3)]
@@ -74,8 +74,7 @@ class Events:
         self, dates: Sequence[dt.date] | None, *, part: Part | None = None, across: int = 1
     ) -> tuple[list[tuple[int, int]], dict[Any, int]] | None:
         part = part or Part("event_date", None if dates is None else frozenset(dates))
-        opened = self.lake.open(KEY)
-        assert opened is not None
+        opened = present(self.lake.open(KEY))
         around = part.widen_hours(across) if part.is_hourly else part.widen_days(across)
         scan = FileScan(KEY, opened.version(), around, "event_date", "event_time")
         found = find_duplicates_in_driver(
@@ -154,8 +153,7 @@ def test_hourly_rows_without_an_event_time_are_left_to_spark(tmp_path: Path) -> 
     events = Events(tmp_path)
     events.land((DAYS[0], "a"))
     body = pa.Table.from_pylist([{"event_date": DAYS[0], "event_id": "a", "_seq": 9, "_position": 0}], schema=SCHEMA)
-    opened = events.lake.open(KEY)
-    assert opened is not None
+    opened = present(events.lake.open(KEY))
     events.lake.append(opened, KEY, body, step=Step("lands", 9), user_metadata="{}")
     assert events.copies(None, part=Part("event_date", frozenset(DAYS), None, frozenset())) is None
     assert events.copies(DAYS) == ([(9, 0)], {DAYS[0]: 1}), "dates are the log's to tell"
@@ -294,8 +292,7 @@ def test_logs_contain_arrivals_unless_rows_were_removed(tmp_path: Path) -> None:
 
     land(1, (0, 4), (0, 9), (1, 5))
     land(2, (0, 7), (1, 6))
-    opened = lake.open(key)
-    assert opened is not None
+    opened = present(lake.open(key))
     assert max_seq_by_date(opened, "event_date") == {day(0): 9, day(1): 6}
     assert max_seq_by_date(opened, "day") is None
     born = changed_hours(lake, key, time_column="", after_version=0, up_to_version=opened.version())

@@ -24,7 +24,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
 
 ORDERS_KEY, DAILY_KEY = paths.table("shop", "orders"), paths.table("shop", "daily")
@@ -146,15 +146,12 @@ def eager_lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPat
 
 
 def rows(eager_lake: Lake, key: str) -> list[str]:
-    table = eager_lake.rows(key)
-    assert table is not None
+    table = present(eager_lake.rows(key))
     return sorted(map(str, table.to_pylist()))
 
 
 def files(eager_lake: Lake, key: str) -> int:
-    opened = eager_lake.open(key)
-    assert opened is not None
-    return len(opened.file_uris())
+    return len(present(eager_lake.open(key)).file_uris())
 
 
 def merge(eager_lake: Lake, spec: PipelineSpec, **options: object) -> int:
@@ -183,8 +180,7 @@ def test_the_oldest_files_are_compacted_first(
     eager_lake: Lake, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = make(eager_lake, "shop", "orders", files=FILES, days=1)
-    opened = eager_lake.open(key)
-    assert opened is not None
+    opened = present(eager_lake.open(key))
     before = rows(eager_lake, key)
     sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
     monkeypatch.setattr(refresh_loop, "MAX_MERGE_BYTES", 3 * max(sizes))

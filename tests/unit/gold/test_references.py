@@ -19,6 +19,7 @@ from deltaworks.gold.refresh import pending_gold
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
 SPLITS = "ticker,ex_date,ratio,note\nAAPL,2000-06-21,2,\nAAPL,2005-02-28,2,second\nMSFT,2003-02-18,2,\n"
@@ -39,9 +40,7 @@ def shop(folder: Path, csv: str = SPLITS, declared: str = REFERENCES) -> Catalog
 
 
 def rows(catalog: Catalog) -> pa.Table:
-    table = Lake(catalog.environment.lake).rows(paths.table("shop", "splits"))
-    assert table is not None
-    return table
+    return present(Lake(catalog.environment.lake).rows(paths.table("shop", "splits")))
 
 
 def refreshed(catalog: Catalog) -> ReferenceResult:
@@ -76,8 +75,7 @@ def test_a_file_is_loaded_once_and_a_changed_one_in_one_commit(tmp_path: Path) -
 def test_a_changed_table_is_replaced_from_its_file(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     refreshed(catalog)
-    table = Lake(catalog.environment.lake).open(paths.table("shop", "splits"))
-    assert table is not None
+    table = present(Lake(catalog.environment.lake).open(paths.table("shop", "splits")))
     table.delete("ticker = 'MSFT'")
     assert rows(catalog).num_rows == 2
 

@@ -29,6 +29,7 @@ from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import gold_refresh_step
+from deltaworks.testing import present
 from tests.spark.gold.traffic_data import request
 from tests.unit.gold.test_grain import PlannedTraffic
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make, project
@@ -293,8 +294,7 @@ def build_shadow(lake: Lake, ordinal: int) -> str:
     source = Path(lake.storage.prefix, paths.table("shop", "made"))
     Path(lake.storage.prefix, key).parent.mkdir(parents=True, exist_ok=True)
     source.rename(Path(lake.storage.prefix, key))
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     made = user_metadata(pipeline="shop", batch="", operation="rebuild_gold", built_from={"orders": 7}, fingerprint="f")
     commit_step(table, [], step=gold_refresh_step("shop", "built", 1), user_metadata=made)
     return key
@@ -302,8 +302,7 @@ def build_shadow(lake: Lake, ordinal: int) -> str:
 
 def swap(lake: Lake, ordinal: int) -> None:
     """Commits the transaction of a swap to the gold table."""
-    table = lake.open(paths.table("shop", "daily"))
-    assert table is not None
+    table = present(lake.open(paths.table("shop", "daily")))
     commit_step(table, [], step=gold_refresh_step("shop", "daily", ordinal), user_metadata="{}")
 
 
@@ -373,8 +372,7 @@ def test_a_dry_run_describes_the_refresh_and_changes_nothing(
     swap(lake, 1)
     assert "already swapped in" in said()
 
-    table = lake.open(paths.table("shop", "daily"))
-    assert table is not None
+    table = present(lake.open(paths.table("shop", "daily")))
     version = table.version()
     table.alter.set_table_properties({"delta.appendOnly": "true"})
     assert "cannot: delta.appendOnly" in said()

@@ -33,7 +33,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.rewrite import ReplaceOutcome
-from deltaworks.testing import append_rows, local_lake
+from deltaworks.testing import append_rows, local_lake, present
 from tests.spark.gold.traffic_data import FIRST, request
 from tests.unit.gold.gold_planning import planned_answer
 from tests.unit.gold.test_grain import PlannedTraffic
@@ -88,9 +88,7 @@ class Minutes:
         return state_at(self.lake, LocalObjects(Path(self.lake.storage.prefix)), KEY)
 
     def rows(self) -> Rows:
-        found = self.lake.rows(KEY)
-        assert found is not None
-        listed = found.to_pylist()
+        listed = present(self.lake.rows(KEY)).to_pylist()
         rows = {(row["minute"], row["edge"]): row["n"] for row in listed}
         assert len(rows) == len(listed), "a row is there twice"
         return rows
@@ -130,13 +128,11 @@ def test_rows_match_full_overwrites(minutes: Minutes, seed: int) -> None:
     minutes.append(some_rows(chosen))
     for turn in range(10):
         part = some_part(chosen)
-        outcome = minutes.build(part, some_rows(chosen, part))
-        assert outcome is not None
+        assert minutes.build(part, some_rows(chosen, part)) is not None
         assert minutes.rows() == minutes.expected, (seed, turn, part)
         assert minutes.state().rows == len(minutes.expected)
         if turn == 5:
-            opened = minutes.lake.open(KEY)
-            assert opened is not None
+            opened = present(minutes.lake.open(KEY))
             opened.optimize.compact()
 
 
@@ -183,8 +179,7 @@ def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypa
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
     older = minutes.state()
-    opened = minutes.lake.open(KEY)
-    assert opened is not None
+    opened = present(minutes.lake.open(KEY))
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
@@ -208,8 +203,7 @@ def test_all_files_that_may_contain_rows_are_read(minutes: Minutes, seed: int) -
     for _ in range(12):
         part = some_part(chosen)
         minutes.append(some_rows(chosen, part) or {(dt.datetime(2026, 3, 1, tzinfo=dt.UTC), "z"): 1})
-    opened = minutes.lake.open(KEY)
-    assert opened is not None
+    opened = present(minutes.lake.open(KEY))
     root, fewer = Path(minutes.lake.storage.prefix) / KEY, 0
     paths = [added["path"] for added in minutes.state().files.values()]
     for _ in range(10):

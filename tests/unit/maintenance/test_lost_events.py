@@ -25,7 +25,7 @@ from deltaworks.maintenance.control_tables import learn_input_rate
 from deltaworks.maintenance.lost_events import assigned_ranges, find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import declare_pipeline, declare_table, write_project
+from deltaworks.testing import declare_pipeline, declare_table, present, write_project
 from tests.heartbeats import healthy_heartbeat
 from tests.unit.engine.hold_harness import Harness
 from tests.unit.kubernetes.conftest import write_collector
@@ -86,14 +86,12 @@ def test_a_gap_in_tables_and_quarantine_is_reported(catalog: Catalog, objects: L
     report = find_lost_events(catalog, objects, "edge", now=NOW)
 
     assert report.missing == (MissingRange(id=PROCESS, first=7, last=8),)
-    record = RecordStore(objects, LostEvents).read(paths.lost_events("edge"))
-    assert record is not None
+    record = present(RecordStore(objects, LostEvents).read(paths.lost_events("edge")))
     assert (record.missing, record.checked_up_to) == (report.missing, {PROCESS: 10})
 
     landed(tmp_path, [7, 8])  # late events are found, and all are counted
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
-    record = RecordStore(objects, LostEvents).read(paths.lost_events("edge"))
-    assert record is not None
+    record = present(RecordStore(objects, LostEvents).read(paths.lost_events("edge")))
     assert (record.missing, record.checked_up_to) == ((), {PROCESS: 10})
     assert find_lost_events(catalog, objects, "edge", now=NOW).events == 0
 

@@ -21,6 +21,7 @@ from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.maintenance.zorder_ledger import ZOrderLedger
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, SHOP, append, make, project
 
 TABLES = """\
@@ -126,8 +127,7 @@ def test_a_conflict_defers_the_partition(catalog: Catalog, lake: Lake, monkeypat
 
     def beside_a_delete(*arguments: Any, **options: Any) -> Any:
         def deletes() -> None:
-            table = lake.open(key)
-            assert table is not None
+            table = present(lake.open(key))
             table.delete("event_date = CAST('2026-01-01' AS DATE)")
 
         return works(*arguments, **{**options, "before_commit": once(deletes)})
@@ -136,8 +136,7 @@ def test_a_conflict_defers_the_partition(catalog: Catalog, lake: Lake, monkeypat
     done = night(catalog)["visits"]
 
     assert (done.partitions, done.deferred, done.error) == (1, 1, "")
-    health = table_health(lake, key)
-    assert health is not None
+    health = present(table_health(lake, key))
     assert [(part.partition[0][1], part.files, part.rows) for part in health.partition_health] == [
         ("2026-01-02", 1, 50)
     ]

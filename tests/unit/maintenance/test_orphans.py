@@ -21,6 +21,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
 from deltaworks.specs.catalog import Catalog
+from deltaworks.testing import present
 from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.unit.tables.test_vacuum_candidates import z85
 
@@ -187,8 +188,7 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Harness, catalog: 
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     table.optimize.compact()
     before = data_files(stage, "orders")
     age(stage)

@@ -31,7 +31,7 @@ from deltaworks.tables.changes import POSITION_KEY, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
-from deltaworks.testing import catalog_of
+from deltaworks.testing import catalog_of, present
 from tests.unit.engine.hold_harness import Harness
 from tests.unit.maintenance.table_data import SHOP, project
 
@@ -79,9 +79,7 @@ def made_hourly(lake: Lake, key: str = KEY, *, commits: int = 5) -> DeltaTable:
             if "commitInfo" in action:
                 action["commitInfo"]["timestamp"] = int((START + dt.timedelta(hours=version)).timestamp() * 1000)
         path.write_text("\n".join(json.dumps(action) for action in actions))
-    opened = lake.open(key)
-    assert opened is not None
-    return opened
+    return present(lake.open(key))
 
 
 @pytest.fixture
@@ -150,8 +148,7 @@ def test_a_live_query_holds_its_next_version(found: Callable[[], list[Hold]], ob
 def test_a_change_feed_reader_holds_versions_after_its_position(
     found: Callable[[], list[Hold]], lake: Lake, through: Any, holds: bool
 ) -> None:
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     position = ChangePosition(source=through, table_id=str(table.metadata().id), version=2)
     said = {POSITION_KEY: str(position)}
     made = user_metadata(pipeline="days", batch=1, operation="follow_changes", **said)
@@ -240,8 +237,7 @@ def test_a_reader_at_a_lost_version_holds_without_a_time(
     found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
 ) -> None:
     PipelineHome(objects, "shop").readers.pin("orders", reader="late", version=1, hours=1)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     for version in (0, 1):
         Path(lake.storage.prefix, KEY, "_delta_log", f"{version:020d}.json").unlink()

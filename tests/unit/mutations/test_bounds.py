@@ -25,7 +25,7 @@ from deltaworks.mutations.bounds import (
     mutations_spec,
     read_arrivals,
 )
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, REQUESTS, START, MutationHarness, declared
 from tests.unit.tables.log_model import drop_statistics
 
@@ -62,24 +62,21 @@ def waiting(stage: MutationHarness) -> int:
 def test_a_batch_begins_at_the_end_of_the_last_one_and_needs_arrivals(stage: MutationHarness) -> None:
     assert following(stage, 1) is None
     land(stage, rows=2, requests=1)
-    first = following(stage, 1)
-    assert first is not None
+    first = present(following(stage, 1))
     assert (first.requests.after, first.requests.up_to) == (-1, stage.version(REQUESTS))
     assert [(span.table, span.after, span.up_to) for span in first.tables] == [(DATA, -1, stage.version())]
 
     end(stage, first)
     assert following(stage, 2) is None
     land(stage, rows=1)
-    second = following(stage, 2)
-    assert second is not None
+    second = present(following(stage, 2))
     assert second.requests.is_empty
     assert (second.tables[0].after, second.tables[0].up_to) == (first.tables[0].up_to, stage.version())
 
 
 def test_a_batch_of_one_organisation_bounds_no_later_one(stage: MutationHarness) -> None:
     land(stage, rows=1, requests=1)
-    alone = following(stage, 1, organisation="acme")
-    assert alone is not None
+    alone = present(following(stage, 1, organisation="acme"))
     end(stage, alone)
 
     following_one = following(stage, 2)
@@ -92,8 +89,7 @@ def test_a_batch_takes_at_most_max_requests_and_the_rest_stays_pending(stage: Mu
     for _ in range(3):
         land(stage, requests=2)
     assert waiting(stage) == 6
-    first = following(stage, 1)
-    assert first is not None
+    first = present(following(stage, 1))
     end(stage, first)
 
     assert waiting(stage) == 4
@@ -104,21 +100,18 @@ def test_rows_that_arrive_during_a_run_are_left_to_the_next_one(stage: MutationH
     bounds = BatchPlanner(stage.lake, stage.objects, stage.spec)
     began = bounds.current_versions()
     land(stage, rows=1, requests=1)
-    first = bounds.plan_batch(1, max_versions=began)
-    assert first is not None
+    first = present(bounds.plan_batch(1, max_versions=began))
     assert (first.requests.up_to, first.tables[0].up_to) == (began[REQUESTS], began[DATA])
     end(stage, first)
 
     assert bounds.plan_batch(2, max_versions=began) is None
-    later = bounds.plan_batch(2)
-    assert later is not None
+    later = present(bounds.plan_batch(2))
     assert (later.requests.after, later.requests.up_to) == (began[REQUESTS], stage.version(REQUESTS))
 
 
 def test_recreated_tables_are_read_from_version_zero(stage: MutationHarness) -> None:
     land(stage, rows=1, requests=1)
-    first = following(stage, 1)
-    assert first is not None
+    first = present(following(stage, 1))
     end(stage, first)
     for name in (DATA, REQUESTS):
         (stage.root / paths.table(PIPELINE, name)).rename(stage.root / f"former-{name}")

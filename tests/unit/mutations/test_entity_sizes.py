@@ -12,6 +12,7 @@ from deltaworks.alerts.raising import open_subjects, read_alert
 from deltaworks.mutations.batch_frames import ALL_ORGANISATIONS, OrganisationScope
 from deltaworks.mutations.entity_sizes import ENTITY_TOO_LARGE, MAX_ALERTS, LargestEntity, update_alerts
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
+from deltaworks.testing import present
 from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
 
@@ -27,8 +28,7 @@ def entity(organisation: str, ids: int = 4) -> LargestEntity:
 def test_an_alert_names_the_organisation_the_id_and_an_example_and_is_resolved(stage: MutationHarness) -> None:
     update_alerts(stage.objects, stage.spec, [entity("acme", 1_234), entity("bolt")], resolved=())
 
-    alert = read_alert(stage.objects, cause=ENTITY_TOO_LARGE, subject="crm.requests/acme")
-    assert alert is not None
+    alert = present(read_alert(stage.objects, cause=ENTITY_TOO_LARGE, subject="crm.requests/acme"))
     assert alert.summary == (
         "crm.requests/acme: requests joined 1,234 ids into 'default', for example 'a'; more than 3 are usually a wrong "
         "request."

@@ -18,7 +18,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 
 KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
 TOLD = TableSpec.model_validate(
@@ -54,9 +54,7 @@ def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_par
 
 
 def opened(lake: Lake) -> DeltaTable:
-    table = lake.open(KEY)
-    assert table is not None
-    return table
+    return present(lake.open(KEY))
 
 
 def test_batches_organisations_and_dates_are_those_of_the_commits_in_between(lake: Lake) -> None:

@@ -27,7 +27,7 @@ from deltaworks.rules.subjects import UNKNOWN
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.testing import environment_spec
+from deltaworks.testing import environment_spec, present
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.remediation.remediation_harness import RemediationHarness, declared
 from tests.unit.remediation.traffic_server import Director
@@ -38,17 +38,14 @@ SHIFTED = {"a": 0.3, "b": 0.7}
 
 def reason(harness: RemediationHarness, notification: Notification) -> str:
     """Returns why nothing was done."""
-    record = harness.remediator().handle_notification(notification)
-    assert record is not None
+    record = present(harness.remediator().handle_notification(notification))
     assert record.state == "refused"
     return record.reason.partition(":")[0]
 
 
 def test_weight_goes_from_the_slow_target_to_the_other_and_every_step_is_told(harness: RemediationHarness) -> None:
     notification = harness.fires("a")
-    record = harness.remediator().handle_notification(notification)
-    assert record is not None
-    assert record.state == "called"
+    assert present(harness.remediator().handle_notification(notification)).state == "called"
     assert harness.director.weights == SHIFTED
     assert [move["key"] for move in harness.director.moves] == [notification.id]
     harness.passes(10)
@@ -60,8 +57,7 @@ def test_weight_goes_from_the_slow_target_to_the_other_and_every_step_is_told(ha
 
 def test_a_dry_run_calls_nobody(tmp_path: Path, director: Director) -> None:
     harness = RemediationHarness(tmp_path, director, dry_run=True)
-    record = harness.remediator().handle_notification(harness.fires())
-    assert record is not None
+    record = present(harness.remediator().handle_notification(harness.fires()))
     assert (record.state, record.after) == ("dry_run", SHIFTED)
     assert (director.moves, harness.steps()) == ([], ["dry_run"])
 
@@ -79,9 +75,7 @@ def test_a_notice_that_is_delivered_twice_moves_weights_once(harness: Remediatio
 def test_a_reply_that_is_lost_after_acting_moves_weights_once(harness: RemediationHarness) -> None:
     harness.director.lost_replies = 1
     notification = harness.fires()
-    record = harness.remediator().handle_notification(notification)
-    assert record is not None
-    assert record.state == "called"
+    assert present(harness.remediator().handle_notification(notification)).state == "called"
     assert (harness.director.weights, len(harness.director.moves)) == (SHIFTED, 1)
 
 

@@ -15,6 +15,7 @@ from deltaworks.tables.changes import ChangePosition, Changes, changed_partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import present
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
@@ -56,8 +57,7 @@ def test_a_null_partition_is_returned_as_none(lake: Lake) -> None:
 def test_compaction_does_not_count_as_a_change_and_a_delete_does(lake: Lake) -> None:
     append(lake, 1, 1, 2)
     appended = append(lake, 2, 1, 2)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     assert table.optimize.compact()["numFilesAdded"] == 2
     compacted = table.version()
     table.delete("event_date = '2025-03-02'")
@@ -103,8 +103,7 @@ def test_a_table_without_that_partition_column_is_unbounded(lake: Lake) -> None:
 
 def test_commit_history_has_correct_versions_during_concurrent_commits(lake: Lake) -> None:
     append(lake, 1, 1)
-    opened = lake.open(KEY)
-    assert opened is not None
+    opened = present(lake.open(KEY))
     for batch in range(2, 20):
         append(lake, batch, 1)
 
@@ -118,8 +117,7 @@ def test_commit_history_has_correct_versions_during_concurrent_commits(lake: Lak
 def test_a_restored_table_has_changed_where_it_differs_from_that_version(lake: Lake) -> None:
     first = append(lake, 1, 1, 2)
     before = append(lake, 2, 2, 5)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.restore(first)
 
     found = changed_partitions(lake, KEY, after_version=before, up_to_version=before + 1)

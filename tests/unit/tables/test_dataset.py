@@ -28,7 +28,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of, select_rows
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.examples import examples
 from tests.processes import run_process
 
@@ -114,8 +114,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -> None:
     write(lake)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     ours, own = dataset_of(lake, table), table.to_pyarrow_dataset()
 
     assert ours.schema.equals(own.schema)
@@ -131,8 +130,7 @@ def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) ->
     for number in (1, 2):
         rows = pa.table({"event_date": [dt.date(2026, 1, number), None], "number": [number, -number]}, schema=schema)
         lake.append(table, "orders", rows, step=Step("stream", number), user_metadata="{}")
-    table = lake.open("orders")
-    assert table is not None
+    table = present(lake.open("orders"))
 
     condition = ds.field("event_date") >= dt.date(2026, 1, 2)
     assert rows_of(lake, table, filters=condition).column("number").to_pylist() == [2]
@@ -148,8 +146,7 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
 ) -> None:
     lake = Lake(s3)
     write(lake, key="counted")
-    table = lake.open("counted")
-    assert table is not None
+    table = present(lake.open("counted"))
     lake.filesystem.get_file_info("datasets")
     for condition in (None, ds.field("place") == "a+b", ds.field("number") < 3):
         with counted(monkeypatch) as own:
@@ -162,8 +159,7 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
 
 def test_a_missing_file_is_a_storage_error(lake: Lake) -> None:
     write(lake, key="gone", partition_by=None)
-    table = lake.open("gone")
-    assert table is not None
+    table = present(lake.open("gone"))
     ((path,),) = (pa.table(table.get_add_actions()).column("path").to_pylist(),)
     lake.objects.delete(f"gone/{path}")
 

@@ -18,6 +18,7 @@ from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
+from deltaworks.testing import present
 from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 
 KEY = "tables/shop/orders"
@@ -75,8 +76,7 @@ def created(lake: Lake) -> None:
 
 
 def deleted_by_partition(lake: Lake) -> dict[str | None, int | None]:
-    found = table_health(lake, KEY)
-    assert found is not None
+    found = present(table_health(lake, KEY))
     return {dict(each.partition)["p"]: each.deletion_vector_rows for each in found.partition_health}
 
 
@@ -119,8 +119,7 @@ def test_vectors_are_found_in_a_checkpoint_and_in_the_commits_after_it(lake: Lak
     created(lake)
     path = "p=x%2520y/a.parquet"
     commit(lake, 1, remove(path), add(path, "x y", deleted=3))
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     (log(lake) / f"{0:020d}.json").unlink()
     commit(lake, 2, remove("b"), add("b", "z", deleted=1))
@@ -132,8 +131,7 @@ def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
     from deltaworks.tables.deletion_vectors import deleted_row_counts
 
     created(lake)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     first, second = add("p=x%2520y/a.parquet", "x y", deleted=2), add("b", "z", deleted=5)
     for part, action in ((1, first), (2, second)):
         checkpoint(lake, 0, [action], f"{0:020d}.checkpoint.{part:010d}.{2:010d}.parquet", {"parts": 2})
@@ -153,8 +151,7 @@ def test_a_log_with_a_gap_returns_none(lake: Lake) -> None:
 
     created(lake)
     commit(lake, 1, add("c", "z", deleted=1))
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     (log(lake) / f"{0:020d}.json").unlink()
 
     assert deleted_row_counts(lake, KEY, table, checkpoint=None) is None
@@ -164,8 +161,7 @@ def test_the_number_of_marked_rows_is_unknown_while_the_named_checkpoint_is_miss
     from deltaworks.tables.deletion_vectors import deleted_row_counts
 
     created(lake)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
 
     assert deleted_row_counts(lake, KEY, table, checkpoint={"version": 0}) is None
 

@@ -20,7 +20,7 @@ from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_file
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import _RECREATABLE_FEATURES
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 KEY = "tables/shop/orders"
 ROWS = pa.table({"n": [1, 2]})
@@ -68,9 +68,7 @@ def lake_with(root: Path, feature: str) -> Lake:
 
 
 def opened(lake: Lake) -> DeltaTable:
-    table = lake.open(KEY)
-    assert table is not None
-    return table
+    return present(lake.open(KEY))
 
 
 def append(lake: Lake, table: DeltaTable) -> None:

@@ -27,7 +27,7 @@ from deltaworks.tables.files_commit import StateDifference, TargetState
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.log import row_count, state_at
 from deltaworks.tables.table_swap import table_content
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.unit.tables.log_model import KEY, LogModel
 
 UTC = dt.UTC
@@ -153,9 +153,7 @@ def model(tmp_path: Path) -> LogModel:
 
 
 def opened(model: LogModel) -> DeltaTable:
-    table = model.lake.open(KEY)
-    assert table is not None
-    return table
+    return present(model.lake.open(KEY))
 
 
 def test_rows_that_statistics_lack_are_counted_in_the_files(model: LogModel) -> None:

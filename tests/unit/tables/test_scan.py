@@ -20,7 +20,7 @@ from deltaworks.tables.changes import partition_predicate, sql_literal
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
 from deltaworks.tables.lake import Lake, duckdb_source, iter_row_batches, rows_of
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -71,8 +71,7 @@ def test_rows_deleted_by_vectors_are_not_read(lake: Lake) -> None:
 
 
 def test_duckdb_can_scan_a_table_with_vectors_repeatedly(lake: Lake) -> None:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     connection = duckdb.connect(":memory:")
     connection.register("rows_", duckdb_source(lake, table))
 
@@ -85,8 +84,7 @@ def test_duckdb_can_scan_a_table_with_vectors_repeatedly(lake: Lake) -> None:
 
 
 def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_only(lake: Lake) -> None:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     assert has_deletion_vectors(table)
     assert reasons_to_use_spark(table) == []
     assert reasons_against_rewriting(table) == ["deletion vectors"]
@@ -94,9 +92,7 @@ def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_onl
     more = pa.table({"name": ["new"], "size": [7], "at": [0]}, schema=SCHEMA)
     lake.append(table, "t", more, step=Step("stream", 2), user_metadata="{}")
 
-    found = lake.rows("t")
-    assert found is not None
-    assert sorted(found.column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
+    assert sorted(present(lake.rows("t")).column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
 
 
 PLACES = ["x y", "ü/%:=", "a+b", "%20", "2026-01-01", None]
@@ -117,8 +113,7 @@ def delete_second_rows(folder: Path) -> None:
 
 
 def rows_by_every_reader(lake: Lake, condition: pc.Expression, sql: str) -> list[list[str]]:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     with duckdb.connect(":memory:") as connection:
         connection.register("rows_", duckdb_source(lake, table))
         by_sql = connection.execute(f"SELECT name FROM rows_ WHERE {sql}").fetchall()

@@ -34,7 +34,7 @@ from deltaworks.tables.vacuum_candidates import (
     count_unreferenced,
     record_vacuumed_version,
 )
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.examples import examples
 from tests.unit.tables.log_model import LogModel
 from tests.unit.tables.test_log import STEPS as FOREIGN_STEPS
@@ -98,9 +98,7 @@ class TableHistory:
         return int((time.time() - KEPT_HOURS * 3600) * 1000)
 
     def table(self) -> DeltaTable:
-        opened = self.lake.open(KEY)
-        assert opened is not None
-        return opened
+        return present(self.lake.open(KEY))
 
     def write(self, path: str, *, hours_ago: float | None = None) -> str:
         target = self.folder / path
@@ -319,8 +317,7 @@ def test_no_file_of_a_foreign_table_that_is_in_use_can_be_removed(
         has_version_2 = features == ("v2Checkpoint",)
         apply_foreign_steps(model, [step for step in steps if has_version_2 or not str(step[1]).startswith("v2")])
         later = int(time.time() * 1000) + 3_600_000
-        opened = model.lake.open(KEY)
-        assert opened is not None
+        opened = present(model.lake.open(KEY))
         try:
             listed = candidates_by_listing(model.lake, KEY, opened, before_ms=later)
         except SparkRequired:
@@ -341,8 +338,7 @@ def test_a_removal_without_time_is_as_old_as_its_commit(tmp_path: Path) -> None:
     model.remove(early, is_dated=False, info={"timestamp": now_ms - 400 * 3_600_000})
     model.remove(late, is_dated=False, info={"inCommitTimestamp": now_ms - 3_600_000, "timestamp": 1})
     model.remove(undated, is_dated=False)
-    opened = model.lake.open(KEY)
-    assert opened is not None
+    opened = present(model.lake.open(KEY))
     for name in (early, late, undated):
         os.utime(model.folder / name, (1_600_000_000,) * 2)
     for commit in model.log.iterdir():
@@ -430,7 +426,6 @@ def test_a_file_of_another_size_than_the_log_says_is_as_missing_as_one_that_does
 )
 def test_the_retention_of_removed_files_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
     fill(lake, retention=text)
-    table = lake.open(EVENTS_KEY)
-    assert table is not None
+    table = present(lake.open(EVENTS_KEY))
 
     assert table_retention_hours(table) == hours

@@ -27,7 +27,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_pipeline, write_project
+from deltaworks.testing import declare_pipeline, present, write_project
 
 GROUP = "small"
 MEMBERS = ("ants", "bees", "cats")
@@ -120,9 +120,7 @@ class GroupHarness:
         }
 
     def heartbeat(self, pipeline: str) -> Heartbeat:
-        beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))
-        assert beat is not None
-        return beat
+        return present(read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline))))
 
     def condition(self, pipeline: str) -> str:
         beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))

@@ -28,6 +28,7 @@ from deltaworks.sources.kinesis.rows import _AGGREGATE, deaggregate
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.unit.specs.conftest import PIPELINE, write_project
 
 
@@ -38,8 +39,7 @@ def events(*payloads: bytes) -> list[SpooledEvent]:
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=30), st.integers(1, 100))
 def test_aggregated_records_are_deaggregated_by_readers_and_protobuf(payloads: list[bytes], key: int) -> None:
     record = aggregate(payloads, str(key))
-    parts = deaggregate(record)
-    assert parts is not None
+    parts = present(deaggregate(record))
     assert [part.data for part in parts] == payloads
     assert {part.partition_key for part in parts} == {str(key)}
     # The same message by protobuf itself, byte for byte.

@@ -29,6 +29,7 @@ from deltaworks.control.summaries.stream import (
 )
 from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
 from deltaworks.control.summaries.tables import HealthPoint, TableSummary, add_night
+from deltaworks.testing import present
 from tests.failing_objects import RefusingObjects
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
@@ -179,8 +180,7 @@ def night(number: int, *, run: str = "") -> Night:
 
 
 def stored_nights(objects: LocalObjects) -> tuple[Night, ...]:
-    item = objects.get(nights_summary("games"))
-    assert item is not None
+    item = present(objects.get(nights_summary("games")))
     return NightsSummary.decode(item.data, key="k").nights
 
 

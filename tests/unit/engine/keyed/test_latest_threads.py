@@ -32,7 +32,7 @@ from deltaworks.recovery.restore.pipeline_plan import declared_tables
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import connect
-from deltaworks.testing import catalog_of
+from deltaworks.testing import catalog_of, table_rows
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Harness, declared
 from tests.unit.engine.keyed.keyed_harness import LATEST as KEYED
@@ -53,14 +53,12 @@ def live_stage(root: Path, trigger_seconds: float) -> Harness:
 
 def merged(harness: Harness) -> list[tuple[Any, Any]]:
     """Key and position of each row."""
-    rows = harness.lake.rows(paths.table("shop", LIVE))
-    return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
+    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", LIVE)]
 
 
 def symbols(harness: KeyedHarness, table: str) -> list[Any]:
     """The symbols in a table."""
-    rows = harness.lake.rows(paths.table("market", table), columns=["symbol"])
-    return [] if rows is None else rows.column("symbol").to_pylist()
+    return [row["symbol"] for row in table_rows(harness.lake, "market", table, "symbol")]
 
 
 def test_a_batch_is_merged_immediately_once_the_trigger_interval_has_passed(tmp_path: Path) -> None:
@@ -239,8 +237,7 @@ def harness(tmp_path: Path) -> Harness:
 
 def merged_history(harness: Harness) -> list[tuple[Any, Any]]:
     """Key and position of each row."""
-    rows = harness.lake.rows(paths.table("shop", LATEST))
-    return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
+    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", LATEST)]
 
 
 def ask(harness: Harness, record: TurnRecord) -> None:
@@ -308,8 +305,7 @@ def test_a_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
     with monkeypatch.context() as patched:
         patched.setattr(KeyedTableCatchUp, "catch_up", fails)
         processor.keyed.catch_up_all()
-    report = harness.land(processor, 1)
-    assert report is not None
+    assert harness.land(processor, 1) is not None
     (held,) = processor.held
     assert (held.table, held.reason, held.condition) == (LATEST, "suspended", "TABLE_SCHEMA_DIFFERS")
     assert processor.keyed.catch_up_all() == []

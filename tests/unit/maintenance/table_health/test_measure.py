@@ -24,6 +24,7 @@ from deltaworks.maintenance.table_health.measure import (
 from deltaworks.maintenance.table_health.report import WEIGHTS, Score, score
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
@@ -75,8 +76,7 @@ def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.Mo
     monkeypatch.setenv("DELTAWORKS_RUN", "shop__maintenance/r1/optimize_tables/1")
     append(lake, 1, 1)
     append(lake, 2, 1)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.optimize.compact()
     table.create_checkpoint()
 
@@ -112,16 +112,14 @@ def test_partition_health_counts_mergeable_files(lake: Lake) -> None:
     assert (first.deletion_vector_rows, second.deletion_vector_rows) == (0, 0)
     assert first.newest_file_at >= second.newest_file_at
     assert first.bytes + second.bytes == found.bytes
-    without = table_health(lake, KEY, partitions=False)
-    assert without is not None
+    without = present(table_health(lake, KEY, partitions=False))
     assert (without.files, without.partition_health) == (3, ())
 
 
 def test_the_log_is_measured_by_its_commits_and_checkpoints(lake: Lake) -> None:
     for batch in range(1, 4):
         append(lake, batch, 1)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     folder = Path(lake.storage.prefix, KEY, "_delta_log")
 

@@ -31,6 +31,7 @@ from deltaworks.maintenance.table_health.snapshots import (
 from deltaworks.maintenance.table_health.summary import write_tables_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.table_data import append, make
 from tests.unit.maintenance.table_health.health_harness import NOW, declared_shop, made_shop
 
@@ -163,8 +164,7 @@ def test_snapshots_have_a_row_per_table_and_run(catalog: Catalog, lake: Lake) ->
 
 def test_old_operations_are_carried_over_until_the_table_is_recreated(catalog: Catalog, lake: Lake) -> None:
     key = paths.table("shop", "orders")
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.optimize.compact()
     snapshot_tables(catalog, now=NOW)
     for _ in range(10):

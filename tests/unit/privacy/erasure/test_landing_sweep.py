@@ -19,6 +19,7 @@ from deltaworks.privacy.erasure import erasure_run, landing_sweep
 from deltaworks.privacy.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.sources.objects.payloads import ReplacementTags
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.unit.privacy.erasure.landed_people import LandedPeople, order
 from tests.unit.privacy.erasure.test_operation import ask
 from tests.unit.sources.conftest import aws_endpoint, landing
@@ -262,9 +263,7 @@ def test_replacements_are_followed_to_their_ends_and_back(tmp_path: Path) -> Non
     Replacements(objects).create_plan([replaced("2k", "3")], namespace="viewers", by="tests")
     other.refresh()
     assert other.successors("b", "k", "1") == ["3", "2k", "2"]
-    original = other.original("b", "k", "3")
-    assert original is not None
-    assert original.etag == "1"
+    assert present(other.original("b", "k", "3")).etag == "1"
     assert other.original("b", "k", "1") is None
     assert other.unfinished("players") == []
     assert [plan.number for plan in other.unfinished("viewers")] == [2]

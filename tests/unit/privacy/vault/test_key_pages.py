@@ -26,6 +26,7 @@ from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.namespace_vault import check_isolation
 from deltaworks.specs.privacy import KmsSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import present
 from tests.moto_server import running_moto
 
 NAMESPACE = "players"
@@ -101,8 +102,7 @@ def test_of_many_who_make_keys_on_one_page_at_once_all_get_the_same(
 
 def test_a_key_that_was_put_under_another_subject_does_not_open(keys: SubjectKeys, objects: LocalObjects) -> None:
     keys.get_or_create(["p1_a"])
-    stored = objects.get(page_key("p1_a"))
-    assert stored is not None
+    stored = present(objects.get(page_key("p1_a")))
     page = json.loads(stored.data)
     page["page"] = vault_page_of("p1_z")
     page["keys"] = {"p1_z": page["keys"]["p1_a"]}
@@ -116,8 +116,7 @@ def test_an_old_page_after_a_rotation_opens_nothing(
     keys: SubjectKeys, epochs: EpochKeys, objects: LocalObjects, keyring: LocalKeyring
 ) -> None:
     made = keys.get_or_create(["p1_a", "p1_b"])
-    old = objects.get(page_key("p1_a"))
-    assert old is not None
+    old = present(objects.get(page_key("p1_a")))
     keys.shred(["p1_a"])
 
     done = rotate(NAMESPACE, epochs, keys, dry_run=False, force=True)
@@ -133,8 +132,7 @@ def test_without_destroying_the_epoch_an_old_page_would_open(
     keys: SubjectKeys, epochs: EpochKeys, objects: LocalObjects, keyring: LocalKeyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = keys.get_or_create(["p1_a"])
-    old = objects.get(page_key("p1_a"))
-    assert old is not None
+    old = present(objects.get(page_key("p1_a")))
     keys.shred(["p1_a"])
     monkeypatch.setattr(EpochKeys, "destroy", lambda *_: None)
 

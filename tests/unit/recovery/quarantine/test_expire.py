@@ -36,7 +36,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import pipeline_spec, present
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders
 
@@ -96,8 +96,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
     stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion_limits, "UNLIMITED_ROWS", 0)
-    table = stage.lake.open(paths.table("shop", "quarantine"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "quarantine")))
     rows = stage.rows("quarantine")
     for day in range(1, 5):
         later = pa.Table.from_pylist(
@@ -121,8 +120,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
 def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: ReplayHarness) -> None:
     expire(stage, after=31 * DAY)
 
-    table = stage.lake.open(paths.table("shop", "quarantine"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "quarantine")))
     (newest, *_) = commit_history(stage.lake, paths.table("shop", "quarantine"), newest=table.version(), limit=1)
     assert newest.metadata["operation"] == "expire_quarantine"
     assert newest.metadata["before"] == (ARRIVED + DAY).date().isoformat()
@@ -157,8 +155,7 @@ def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
     done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
 
-    left = stage.lake.rows(key)
-    assert left is not None
+    left = present(stage.lake.rows(key))
     assert sorted(left.column("message_id").to_pylist()) == [str(at) for at, age in enumerate(ages) if age <= days]
     assert counted.rows == done.rows == len(ages) - left.num_rows
 
@@ -182,8 +179,7 @@ def test_archived_payloads_go_by_whole_dates(
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
     done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
 
-    left = stage.lake.rows(key)
-    assert left is not None
+    left = present(stage.lake.rows(key))
     assert sorted(left.column("_seq").to_pylist()) == [batch for batch, age in enumerate(ages) if age <= days]
     assert (done.table, counted.rows, done.rows) == ("archive", len(ages) - left.num_rows, counted.rows)
 

@@ -37,7 +37,7 @@ from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.variant import encode_json
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
 
@@ -259,8 +259,7 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: ReplayHa
     mended = spec_with(make_spec, "string")
     replay(stage, mended)
     for name in ("events", "orders"):  # as a reprocess with the old spec leaves it
-        table = stage.lake.open(paths.table("shop", name))
-        assert table is not None
+        table = present(stage.lake.open(paths.table("shop", name)))
         table.delete("_seq = 1")
 
     for _ in range(2):
@@ -289,8 +288,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(
     torn = uncommitted_files(stage.lake, PipelineHome(objects, "shop"))
     replay(stage, mended)
 
-    committed = stage.lake.open(paths.table("shop", "orders"))
-    assert committed is not None
+    committed = present(stage.lake.open(paths.table("shop", "orders")))
     assert [f"{paths.table('shop', 'orders')}/{path}" for path in torn["orders"].paths] == [
         uri.partition("/lake/")[2] for uri in committed.file_uris()
     ]
@@ -544,8 +542,7 @@ def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_i
     stage.ingest(written_by_spark("int"), event("one"))
     assert replay(stage, written_by_spark("string"), dry_run=True).landed == 1
     assert replay(stage, written_by_spark("string")).landed == 1
-    orders = stage.lake.open(paths.table("shop", "orders"))
-    assert orders is not None
+    orders = present(stage.lake.open(paths.table("shop", "orders")))
     orders.alter.add_constraint({"early": "_seq < 1000"})
     stage.ingest(written_by_spark("int"), event("two"))
 
@@ -566,13 +563,11 @@ def test_a_prepared_replay_of_a_later_release_is_refused(stage: ReplayHarness, m
 def test_gold_is_told_by_the_dates_that_changed(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event(1) + event("one", time=1_600_000_000))
     key = paths.table("shop", "orders")
-    before = stage.lake.open(key)
-    assert before is not None
+    before = present(stage.lake.open(key))
 
     replay(stage, spec_with(make_spec, "string"))
 
-    after = stage.lake.open(key)
-    assert after is not None
+    after = present(stage.lake.open(key))
     changes = changed_partitions(stage.lake, key, after_version=before.version(), up_to_version=after.version())
     assert changes.partition_values("event_date") == {"2020-09-13"}
 

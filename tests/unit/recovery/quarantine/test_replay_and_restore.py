@@ -28,7 +28,7 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import pipeline_spec, present
 from tests.unit.engine.hold_harness import TABLES, declared
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 from tests.unit.recovery.restore.source_harness import SourceHarness
@@ -138,8 +138,7 @@ def test_health_does_not_count_events_that_have_left_quarantine_by_other_ways(st
     writer = ThroughputWriter(stage.objects, paths.throughput(paths.pipeline_control("shop")))
     writer.add(utc_now(), EventTotals(events=1_000, quarantined=1_000))
     writer.write(utc_now())
-    quarantine = stage.lake.open(paths.table("shop", "quarantine"))
-    assert quarantine is not None
+    quarantine = present(stage.lake.open(paths.table("shop", "quarantine")))
     quarantine.delete()  # as a reprocess or an expiry does
     recount_quarantine(stage.storage, "shop")
 

@@ -30,7 +30,7 @@ from deltaworks.recovery.reprocess.selection import Selection, SourceObject
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import WrittenFile
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 from tests.crashes import Crash, crash_at
 from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
@@ -208,8 +208,7 @@ def contents(stage: SourceHarness) -> dict[str, list[dict[str, Any]]]:
     """Every row of every table, but what the stage's batches do not say in quarantine."""
     found = {}
     for name in ALL:
-        rows = stage.lake.rows(paths.table("shop", name))
-        assert rows is not None
+        rows = present(stage.lake.rows(paths.table("shop", name)))
         shown = [{column: row[column] for column in row if column not in UNSAID} for row in rows.to_pylist()]
         found[name] = sorted(shown, key=lambda row: (row["_seq"], row["_position"]))
     return found

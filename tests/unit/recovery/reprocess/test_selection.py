@@ -29,6 +29,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
+from deltaworks.testing import present
 from tests.unit.engine.ledger_harness import Harness
 
 
@@ -89,8 +90,7 @@ def test_rows_keep_the_stamp_of_the_batch_that_prepared_them(stage: Harness) -> 
 
 
 def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Harness) -> None:
-    log = stage.lake.rows(file_events_key("landing"), columns=["seq", "event_time"])
-    assert log is not None
+    log = present(stage.lake.rows(file_events_key("landing"), columns=["seq", "event_time"]))
     made = {row["seq"]: row["event_time"] for row in log.to_pylist()}
 
     objects = resolve(stage, Selection(from_start=True)).objects

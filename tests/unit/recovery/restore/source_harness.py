@@ -25,6 +25,7 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.testing import present
 from tests.unit.engine.batch_records import prepared_batch
 from tests.unit.engine.hold_harness import TABLES, Harness
 
@@ -107,7 +108,6 @@ class SourceHarness(Harness):
         """Every row of every table, whole, with how often it is there."""
         found = {}
         for name in ALL:
-            rows = self.lake.rows(paths.table("shop", name))
-            assert rows is not None
+            rows = present(self.lake.rows(paths.table("shop", name)))
             found[name] = Counter(tuple(str(row[column]) for column in sorted(row)) for row in rows.to_pylist())
         return found

@@ -34,6 +34,7 @@ from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.moto_server import running_moto
 from tests.unit.engine.hold_harness import TABLES, Harness
@@ -51,9 +52,7 @@ def stage(tmp_path: Path) -> Harness:
 
 
 def opened(stage: Harness, name: str = "orders") -> DeltaTable:
-    table = stage.lake.open(paths.table("shop", name))
-    assert table is not None
-    return table
+    return present(stage.lake.open(paths.table("shop", name)))
 
 
 def request(point: RestorePoint | None = None, **options: Any) -> TableRestoreRequest:
@@ -376,13 +375,11 @@ def stage_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3H
 @pytest.mark.integration
 def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage_on_s3: S3Harness) -> None:
     processor = stage_on_s3.land_all(0, 1, 2)
-    table = stage_on_s3.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage_on_s3.lake.open(ORDERS))
     table.create_checkpoint()
     stage_on_s3.land_object(processor, 3)
     before = stage_on_s3.contents()
-    table = stage_on_s3.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage_on_s3.lake.open(ORDERS))
     table.delete("_seq <= 2")
 
     request = TableRestoreRequest(point=RestorePoint(batch=3), max_rows=100)

@@ -15,7 +15,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import declare_pipeline, declare_table, write_project
+from deltaworks.testing import declare_pipeline, declare_table, present, write_project
 from generator.networks import ASN_DATABASE, CITY_DATABASE
 from sandbox.demo.demo_options import demo_settings
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET, landing_client
@@ -197,8 +197,7 @@ def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_pa
     assert put_sample_databases(home) == ()
 
     catalog = load_catalog("local", root=home.project)
-    databases = pin_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake)
-    assert databases is not None
+    assert pin_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake) is not None
 
 
 def test_a_database_that_somebody_put_stays(home: StackHome, tmp_path: Path) -> None:
@@ -206,9 +205,7 @@ def test_a_database_that_somebody_put_stays(home: StackHome, tmp_path: Path) -> 
     objects.put(paths.database(CITY_DATABASE), b"of MaxMind")
 
     assert put_sample_databases(home) == (ASN_DATABASE,)
-    stored = objects.get(paths.database(CITY_DATABASE))
-    assert stored is not None
-    assert stored.data == b"of MaxMind"
+    assert present(objects.get(paths.database(CITY_DATABASE))).data == b"of MaxMind"
 
 
 def test_a_stack_whose_pipelines_look_nothing_up_gets_none(home: StackHome, tmp_path: Path) -> None:

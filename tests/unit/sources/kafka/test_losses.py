@@ -35,6 +35,7 @@ from deltaworks.sources.kafka.offsets import (
     unread_offsets,
 )
 from deltaworks.sources.records import record_seq
+from deltaworks.testing import present
 from tests.records import record_of
 
 OFFSETS = st.sets(st.integers(0, 60))
@@ -117,9 +118,7 @@ def first_id(objects: LocalObjects, pipeline: str) -> str:
     """The id a pipeline is held to, as the refusal of any other says it."""
     with pytest.raises(ContractError, match="KAFKA_TOPIC_REPLACED") as replaced:
         TopicIds(PipelineHome(objects, pipeline)).check({"orders": "another"})
-    found = re.search(r"its id was (\w+),", replaced.value.message)
-    assert found is not None
-    return found[1]
+    return present(re.search(r"its id was (\w+),", replaced.value.message))[1]
 
 
 def test_recorded_topic_ids_also_apply_to_the_next_run(tmp_path: Path) -> None:

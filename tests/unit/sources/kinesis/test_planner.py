@@ -13,6 +13,7 @@ from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.shards import Shard, finished_shards_to_retain, row_seq, shard_number, startable_shards
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS
+from deltaworks.testing import present
 from tests.unit.sources.kinesis.engine_model import Engine, engine_on, put, read
 from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options, shard_id
 
@@ -244,14 +245,11 @@ def test_the_report_has_the_lag_of_each_read_shard(stream: ModelStream) -> None:
     engine.plan()
     engine.complete(engine.action())
     engine.plan()
-    behind = engine.planner.lag_report()
-    assert behind is not None
-    assert behind["millis_behind_latest"] == {shard_id(0): 1}
+    assert present(engine.planner.lag_report())["millis_behind_latest"] == {shard_id(0): 1}
 
     engine.drain()
     engine.plan()
-    at_tip = engine.planner.lag_report()
-    assert at_tip is not None
+    at_tip = present(engine.planner.lag_report())
     assert at_tip["millis_behind_latest"] == {shard_id(0): 0}
     assert at_tip["read_until"].keys() == {shard_id(0)}
 
@@ -386,9 +384,7 @@ def test_if_loss_is_allowed_the_gap_is_recorded_and_reported_and_reading_continu
     (gap,) = engine.state.gaps()
     assert (gap.shard_id, gap.after) == (shard_id(0), str(last.number))
     assert gap.first == str(stream.all[0].records[0].number)
-    report = engine.planner.lag_report()
-    assert report is not None
-    assert report["gaps"] == 1
+    assert present(engine.planner.lag_report())["gaps"] == 1
     put(stream, "d")
     assert read(engine) == ["d"]
     assert len(engine.state.gaps()) == 1

@@ -23,7 +23,7 @@ from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.storage import AwsSpec
-from deltaworks.testing import environment_spec, pipeline_spec
+from deltaworks.testing import environment_spec, pipeline_spec, present
 from tests.kinesis_server import WireStream
 from tests.unit.recovery.replay_harness import orders
 
@@ -66,9 +66,7 @@ class StreamHarness:
         self.offsets.append(offset)
 
     def end(self, batch: int) -> ShardRangeEnd:
-        end = self.state.shard_range_end("run", batch, SHARD)
-        assert end is not None
-        return end
+        return present(self.state.shard_range_end("run", batch, SHARD))
 
     def ranges(self) -> list[RecordRange]:
         return self.records.ranges(

@@ -38,7 +38,7 @@ from deltaworks.specs.relay import Overwrites
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 RELAY = "landing"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -119,8 +119,7 @@ def test_a_redelivered_quarantined_message_is_recorded_once(lake: Lake) -> None:
     writer.append([received("a")], [unusable("m1"), unusable("m1")])
     writer.append([], [unusable("m1"), unusable("m2")])
     reopened(lake, epoch=2).append([], [unusable("m2")])
-    rows = lake.rows(message_quarantine_key(RELAY))
-    assert rows is not None
+    rows = present(lake.rows(message_quarantine_key(RELAY)))
     assert sorted(rows.column("message_id").to_pylist()) == ["m1", "m2"]
     assert set(rows.column("reason").to_pylist()) == {"not_json"}
 
@@ -137,9 +136,7 @@ def test_a_crash_between_the_two_tables_duplicates_nothing(lake: Lake, monkeypat
         writer.append([received("a")], [unusable("m1")])
     monkeypatch.undo()
     reopened(lake, epoch=2).append([received("a")], [unusable("m1")])
-    rows = lake.rows(message_quarantine_key(RELAY))
-    assert rows is not None
-    assert rows.num_rows == 1
+    assert present(lake.rows(message_quarantine_key(RELAY))).num_rows == 1
     assert keys(lake) == ["a"]
 
 
@@ -194,8 +191,7 @@ def test_every_commit_names_its_writer(lake: Lake) -> None:
     writer = reopened(lake)
     writer.append([received("a")], [unusable("m")])
     for key in (file_events_key(RELAY), message_quarantine_key(RELAY)):
-        table = lake.open(key)
-        assert table is not None
+        table = present(lake.open(key))
         commits = [json.loads(entry["userMetadata"]) for entry in table.history()]
         assert len(commits) == 3
         for commit in commits:
@@ -253,8 +249,7 @@ def test_opening_a_fragmented_log_compacts_it_and_changes_no_slice(lake: Lake, m
     assert log.read(3, 9).equals(before)
     assert writer.append([received("f3"), received("new")]).duplicates == 1
     assert log.read(12).column("seq").to_pylist() == [13]
-    table = lake.open(file_events_key(RELAY))
-    assert table is not None
+    table = present(lake.open(file_events_key(RELAY)))
     operations = [json.loads(entry["userMetadata"])["operation"] for entry in table.history()]
     assert operations[:2] == ["append_file_events", "compact_file_events"]
 

@@ -15,6 +15,7 @@ from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.checks.query_errors import parse_query
 from deltaworks.specs.checks.sql_files import MAX_QUERIES, QueryCache, query_digest
 from deltaworks.specs.checks.sql_names import QueryNames
+from deltaworks.testing import present
 from tests.processes import run_process
 
 VIEWS = {
@@ -116,8 +117,7 @@ WRONG: dict[str, list[tuple[int, str]]] = {
 
 @pytest.mark.parametrize("sql", RIGHT)
 def test_valid_spark_sql_has_no_errors(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     names = QueryNames(query, VIEWS)
 
@@ -128,8 +128,7 @@ def test_valid_spark_sql_has_no_errors(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", WRONG)
 def test_unknown_columns_are_reported_with_the_closest_name(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     unknown = [(name.line, name.text) for name in QueryNames(query, VIEWS).unknown_columns()]
 
@@ -138,8 +137,7 @@ def test_unknown_columns_are_reported_with_the_closest_name(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM ordrs", "SELECT 1 FROM shop.orders", "SELECT 1 FROM a.b.orders"])
 def test_unknown_tables_are_reported(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     assert len(list(QueryNames(query, VIEWS).unknown_tables())) == 1
 
