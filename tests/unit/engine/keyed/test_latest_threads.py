@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,25 @@ from tests.unit.engine.keyed.keyed_harness import declared as keyed_declared
 from tests.unit.engine.keyed.latest_harness import NOW, LatestHarness, priced
 from tests.waiting import eventually
 
-LIVE = "orders_now"
+LIVE, LATEST = "orders_now", "latest_orders"
 
 
-def live_stage(root: Path, trigger_seconds: float) -> Harness:
+def live_stage(root: Path, trigger_seconds: float = 5) -> Harness:
     mapping = declared()
     newest = {"name": LIVE, "reads": "orders", "kind": "latest", "key": ["level"], "keep": ["_batch_id"]}
     mapping["live"] = [{**newest, "expire_after_minutes": 60, "trigger_seconds": trigger_seconds}]
     return Harness(root, PipelineSpec.model_validate(mapping))
 
 
-def merged(harness: Harness) -> list[tuple[Any, Any]]:
+def keyed_stage(root: Path) -> Harness:
+    mapping = declared()
+    mapping["tables"][1]["keyed"] = {"by": ["level"], "newest_by": ["_batch_id"]}
+    return Harness(root, PipelineSpec.model_validate(mapping))
+
+
+def merged(harness: Harness, table: str = LIVE) -> list[tuple[Any, Any]]:
     """Key and position of each row."""
-    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", LIVE)]
+    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", table)]
 
 
 def symbols(harness: KeyedHarness, table: str) -> list[Any]:
@@ -132,44 +139,6 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
     assert symbols(harness, KEYED) == ["a"]
 
 
-def test_a_live_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = live_stage(tmp_path, trigger_seconds=5)
-    processor = harness.processor()
-    harness.land(processor, 0)
-
-    def fails(self: KeyedTableCatchUp) -> None:
-        raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableCatchUp, "catch_up", fails)
-        processor.keyed.catch_up_all()
-    harness.land(processor, 1)
-
-    (held,) = processor.held
-    assert (held.table, held.reason) == (LIVE, "suspended")
-    assert harness.landed("orders") == harness.expected(0, 1), "no batch waits for it"
-
-
-def test_it_is_not_merged_during_a_write_turn(tmp_path: Path) -> None:
-    harness = live_stage(tmp_path, trigger_seconds=5)
-    processor = harness.processor()
-    harness.land(processor, 0)
-    processor.keyed.catch_up_all()
-    turn = asked_turn(LIVE)
-    harness.objects.put(paths.turn_request("shop", LIVE), turn.encode())
-    processor.serve_requests()
-    harness.land(processor, 1)
-
-    assert processor.keyed.catch_up_all() == []
-    assert merged(harness) == [(7, 0)]
-    harness.objects.delete(paths.turn_request("shop", LIVE))
-    processor.serve_requests()
-    processor.keyed.catch_up_all()
-    assert merged(harness) == [(7, 1)]
-
-
 @pytest.fixture
 def latest(tmp_path: Path) -> LatestHarness:
     harness = LatestHarness(tmp_path)
@@ -221,31 +190,17 @@ def test_only_its_own_tables_are_merged(latest: LatestHarness) -> None:
     assert tables.is_idle(NOW)
 
 
-LATEST = "latest_orders"
-
-
-def keyed_stage(root: Path) -> Harness:
-    mapping = declared()
-    mapping["tables"][1]["keyed"] = {"by": ["level"], "newest_by": ["_batch_id"]}
-    return Harness(root, PipelineSpec.model_validate(mapping))
-
-
 @pytest.fixture
 def harness(tmp_path: Path) -> Harness:
     return keyed_stage(tmp_path)
 
 
-def merged_history(harness: Harness) -> list[tuple[Any, Any]]:
-    """Key and position of each row."""
-    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", LATEST)]
-
-
 def ask(harness: Harness, record: TurnRecord) -> None:
-    harness.objects.put(paths.turn_request("shop", LATEST), record.encode())
+    harness.objects.put(paths.turn_request("shop", record.table), record.encode())
 
 
-def turn_state(harness: Harness) -> str:
-    stored = harness.objects.get(paths.turn_request("shop", LATEST))
+def turn_state(harness: Harness, table: str = LATEST) -> str:
+    stored = harness.objects.get(paths.turn_request("shop", table))
     record = TurnRecord.decode_or_none(stored.data) if stored else None
     return record.state if record else ""
 
@@ -254,21 +209,21 @@ def test_every_batch_wakes_the_thread_that_merges(harness: Harness) -> None:
     processor = harness.processor()
     processor.keyed.start()
     harness.land(processor, 0)
-    eventually(lambda: merged_history(harness) == [(7, 0)], "the first batch is merged")
+    eventually(lambda: merged(harness, LATEST) == [(7, 0)], "the first batch is merged")
     harness.land(processor, 1)
-    eventually(lambda: merged_history(harness) == [(7, 1)], "the second batch is merged")
+    eventually(lambda: merged(harness, LATEST) == [(7, 1)], "the second batch is merged")
     harness.land(processor, 2)
     processor.keyed.close(wait_seconds=None)
 
-    assert merged_history(harness) == [(7, 2)]
+    assert merged(harness, LATEST) == [(7, 2)]
 
 
 def test_a_batch_that_was_not_merged_is_merged_by_the_next_owner(harness: Harness) -> None:
     harness.land(harness.processor(), 0)
-    assert merged_history(harness) == []
+    assert merged(harness, LATEST) == []
 
     harness.processor().keyed.catch_up_all()
-    assert merged_history(harness) == [(7, 0)]
+    assert merged(harness, LATEST) == [(7, 0)]
 
 
 @pytest.mark.parametrize("point", ["committed:orders", f"merging:{LATEST}", f"merged:{LATEST}"])
@@ -283,19 +238,21 @@ def test_a_process_killed_between_history_and_keyed_table_loses_no_key(harness: 
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    assert merged_history(harness) == [(7, 1 if point.startswith("merged") else 0)]
+    assert merged(harness, LATEST) == [(7, 1 if point.startswith("merged") else 0)]
 
     harness.epoch = 2
     successor = harness.processor()
     successor.complete_prepared()
     successor.keyed.catch_up_all()
-    assert merged_history(harness) == [(7, 1)]
+    assert merged(harness, LATEST) == [(7, 1)]
     assert harness.landed("orders") == harness.expected(0, 1)
 
 
+@pytest.mark.parametrize(("stage", "table"), [(live_stage, LIVE), (keyed_stage, LATEST)])
 def test_a_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Callable[[Path], Harness], table: str
 ) -> None:
+    harness = stage(tmp_path)
     processor = harness.processor()
     harness.land(processor, 0)
 
@@ -305,16 +262,17 @@ def test_a_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
     with monkeypatch.context() as patched:
         patched.setattr(KeyedTableCatchUp, "catch_up", fails)
         processor.keyed.catch_up_all()
-    assert harness.land(processor, 1) is not None
+    assert harness.land(processor, 1) is not None, "no batch waits for it"
     (held,) = processor.held
-    assert (held.table, held.reason, held.condition) == (LATEST, "suspended", "TABLE_SCHEMA_DIFFERS")
+    assert (held.table, held.reason, held.condition) == (table, "suspended", "TABLE_SCHEMA_DIFFERS")
+    assert harness.landed("orders") == harness.expected(0, 1)
     assert processor.keyed.catch_up_all() == []
 
-    PipelineHome(harness.objects, "shop").held.request_resume(LATEST, by="ada")
+    PipelineHome(harness.objects, "shop").held.request_resume(table, by="ada")
     processor.serve_requests()
     processor.keyed.catch_up_all()
     assert processor.held == []
-    assert merged_history(harness) == [(7, 1)]
+    assert merged(harness, table) == [(7, 1)]
 
 
 def test_a_retryable_failure_is_retried_immediately(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,23 +291,27 @@ def test_a_retryable_failure_is_retried_immediately(harness: Harness, monkeypatc
     processor.serve_requests()
 
     assert processor.held == []
-    assert merged_history(harness) == [(7, 0)]
+    assert merged(harness, LATEST) == [(7, 0)]
 
 
-def test_a_job_has_the_table_for_itself_while_it_has_the_turn(harness: Harness) -> None:
+@pytest.mark.parametrize(("stage", "table"), [(live_stage, LIVE), (keyed_stage, LATEST)])
+def test_a_job_has_the_table_for_itself_while_it_has_the_turn(
+    tmp_path: Path, stage: Callable[[Path], Harness], table: str
+) -> None:
+    harness = stage(tmp_path)
     processor = harness.processor()
     harness.land(processor, 0)
     processor.keyed.catch_up_all()
-    ask(harness, asked_turn(LATEST))
+    ask(harness, asked_turn(table))
     harness.land(processor, 1)
-    assert turn_state(harness) == "granted"
+    assert turn_state(harness, table) == "granted"
     assert processor.keyed.catch_up_all() == []
-    assert merged_history(harness) == [(7, 0)]
+    assert merged(harness, table) == [(7, 0)]
 
-    ask(harness, asked_turn(LATEST).replace(state="released"))
+    ask(harness, asked_turn(table).replace(state="released"))
     processor.serve_requests()
     processor.keyed.catch_up_all()
-    assert merged_history(harness) == [(7, 1)]
+    assert merged(harness, table) == [(7, 1)]
 
 
 def test_a_turn_is_granted_after_the_running_merge(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +330,7 @@ def test_a_turn_is_granted_after_the_running_merge(harness: Harness, monkeypatch
     processor.serve_requests()
 
     assert [*states, turn_state(harness)] == ["requested", "granted"]
-    assert merged_history(harness) == [(7, 0)]
+    assert merged(harness, LATEST) == [(7, 0)]
 
 
 def test_a_stream_without_keyed_tables_starts_no_thread(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from deltaworks.control.health.throughput import (
     describe_quarantine_excess,
     read_with_replays,
 )
-from deltaworks.recovery.quarantine import replay_mended as quarantine_replay
+from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.quarantine.summary import recount_quarantine
