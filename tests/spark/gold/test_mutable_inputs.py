@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,9 +15,9 @@ from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.query import connect
 from deltaworks.tables.variant import encode_json
+from deltaworks.testing import append_rows
 from tests.spark.gold.shop_data import SHOP, event
 
 FOLDER = PROJECT_ROOT / "include" / "pipelines" / "engagement"
@@ -81,8 +80,7 @@ def test_only_organisations_changed_by_mutations_are_rebuilt(spark: SparkSession
         {"org_id": "acme", "id": "c0", "name": "gone", "_deleted": True},
         {"org_id": "calm", "id": "d", "name": "Dee"},
     ]
-    names = lake_of.lake.ensure(key, schema, user_metadata="{}", partition_by=["org_id"])
-    lake_of.lake.append(names, key, pa.Table.from_pylist(named, schema=schema), step=Step("n", 1), user_metadata="{}")
+    append_rows(lake_of.lake, key, named, schema=schema, partition_by=["org_id"])
     again = build(spark, lake_of)
 
     assert again.table("activities_per_day").partitions == ("acme", QUOTED)

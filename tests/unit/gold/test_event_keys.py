@@ -28,7 +28,6 @@ from deltaworks.gold.plan import GoldPlan, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changed_hours import changed_hours, max_seq_by_date
 from deltaworks.tables.changes import Changes, Partition
-from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import compact_partitions
 from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
@@ -152,9 +151,8 @@ def test_key_types_that_arrow_compares_differently_are_left_to_spark(tmp_path: P
 def test_hourly_rows_without_an_event_time_are_left_to_spark(tmp_path: Path) -> None:
     events = Events(tmp_path)
     events.land((DAYS[0], "a"))
-    body = pa.Table.from_pylist([{"event_date": DAYS[0], "event_id": "a", "_seq": 9, "_position": 0}], schema=SCHEMA)
-    opened = present(events.lake.open(KEY))
-    events.lake.append(opened, KEY, body, step=Step("lands", 9), user_metadata="{}")
+    row = {"event_date": DAYS[0], "event_id": "a", "_seq": 9, "_position": 0}
+    append_rows(events.lake, KEY, [row], schema=SCHEMA, number=9)
     assert events.copies(None, part=Part("event_date", frozenset(DAYS), None, frozenset())) is None
     assert events.copies(DAYS) == ([(9, 0)], {DAYS[0]: 1}), "dates are the log's to tell"
 

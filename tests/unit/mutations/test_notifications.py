@@ -6,7 +6,6 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -15,10 +14,9 @@ from deltaworks.mutations.commits import engine_of, merge_metric
 from deltaworks.mutations.notifications import all_notified_changes, notified_changes
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo
-from deltaworks.testing import declare_table, present
+from deltaworks.testing import append_rows, declare_table, present
 
 KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
 TOLD = TableSpec.model_validate(
@@ -36,7 +34,6 @@ def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_par
     """One commit of notifications: (organisation, days after DAY, kind, batch). Its version."""
     schema = arrow_schema(TOLD.column_types())
     partition_by = ["org_id", "ingested_date"] if org_partition else []
-    table = lake.ensure(KEY, schema, user_metadata="{}", partition_by=partition_by)
     filled: list[dict[str, Any]] = [
         {
             "org_id": org,
@@ -49,8 +46,7 @@ def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_par
         }
         for org, day, kind, batch in rows
     ]
-    data = pa.Table.from_pylist(filled, schema=schema)
-    return lake.append(table, KEY, data, step=Step("test", step), user_metadata="{}").version
+    return append_rows(lake, KEY, filled, schema=schema, number=step, partition_by=partition_by)
 
 
 def opened(lake: Lake) -> DeltaTable:

@@ -12,10 +12,9 @@ import pytest
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.changes import ChangePosition, Changes, changed_partitions
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import present
+from deltaworks.testing import append_rows, present
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
@@ -24,10 +23,9 @@ SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
 def append(lake: Lake, batch: int, *days: int | None, partition_by: tuple[str, ...] = ("event_date",)) -> int:
     """Commits a row on each of these days of March 2025; returns the version."""
     made = user_metadata(pipeline="shop", batch=batch, operation="ingest")
-    table = lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=partition_by)
     dates = [None if day is None else dt.date(2025, 3, day) for day in days]
     rows = pa.table({"event_date": dates, "value": [batch] * len(days)}, schema=SCHEMA)
-    return lake.append(table, KEY, rows, step=Step("shop/1/events", batch), user_metadata=made).version
+    return append_rows(lake, KEY, rows, number=batch, partition_by=partition_by, user_metadata=made)
 
 
 def dates(changes: Changes) -> frozenset[str | None] | None:

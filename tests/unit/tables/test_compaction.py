@@ -22,12 +22,11 @@ from deltaworks.mutations.bounds import read_arrivals
 from deltaworks.tables import compaction
 from deltaworks.tables.arrow_types import cast_values
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
-from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import CompactionOutcome, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 from tests.unit.maintenance.table_data import DAYS, append, make
 
@@ -87,10 +86,9 @@ def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_run_d
 
 def test_a_table_without_partitions_is_one_partition(lake: Lake) -> None:
     columns = pa.schema([("id", pa.int64())])
-    table = lake.ensure("tables/shop/flat", columns, user_metadata=METADATA)
     for number in range(4):
-        data = pa.table({"id": [number]}, schema=columns)
-        lake.append(table, "tables/shop/flat", data, step=Step("t", number + 1), user_metadata=METADATA)
+        row = {"id": number}
+        append_rows(lake, "tables/shop/flat", [row], schema=columns, number=number + 1, user_metadata=METADATA)
 
     objects = open_objects(lake.storage)
     done = compact_partitions(lake, objects, "tables/shop/flat", [()], below_bytes=MIB, user_metadata=METADATA)

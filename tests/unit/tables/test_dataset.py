@@ -28,7 +28,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of, select_rows
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 from tests.processes import run_process
 
@@ -126,10 +126,9 @@ def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -
 
 def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) -> None:
     schema = pa.schema([("event_date", pa.date32()), ("number", pa.int64())])
-    table = lake.ensure("orders", schema, user_metadata="{}", partition_by=["event_date"])
     for number in (1, 2):
         rows = pa.table({"event_date": [dt.date(2026, 1, number), None], "number": [number, -number]}, schema=schema)
-        lake.append(table, "orders", rows, step=Step("stream", number), user_metadata="{}")
+        append_rows(lake, "orders", rows, number=number, partition_by=["event_date"])
     table = present(lake.open("orders"))
 
     condition = ds.field("event_date") >= dt.date(2026, 1, 2)

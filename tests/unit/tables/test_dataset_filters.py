@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, dataset_of, iter_row_batches, rows_of, select_rows
 from deltaworks.tables.query import bind_table
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 
 UTC = dt.UTC
@@ -282,8 +282,7 @@ def test_a_file_is_not_skipped_for_bounds_that_its_writer_could_not_give(tmp_pat
     rows = pa.table(
         {"number": [1.0, float("nan")], "at": [latest, TIMES[0]], "text": ["a", "\U0010ffff" * 50]}, schema=schema
     )
-    table = lake.ensure("t", schema, user_metadata="{}")
-    lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")
+    append_rows(lake, "t", rows)
     write_deltalake(lake.storage.uri("t"), rows, mode="append")
     table = present(lake.open("t"))
 

@@ -18,16 +18,14 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
-from deltaworks.tables.commit import Step
 from deltaworks.tables.file_workers import count_rows, table_rows, with_row_counts
 from deltaworks.tables.files import data_file_path, partition_value_text, split_by_partition, write_file
 from deltaworks.tables.files_commit import StateDifference, TargetState
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.log import row_count, state_at
 from deltaworks.tables.table_swap import table_content
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import append_rows, local_lake, present
 from tests.unit.tables.log_model import KEY, LogModel
 
 UTC = dt.UTC
@@ -91,10 +89,7 @@ def test_rows_with_special_characters_in_partition_values_are_read_back(tmp_path
     schema = pa.schema([("name", pa.string()), ("row", pa.int64())])
     data = pa.table({"name": names, "row": range(len(names))}, schema=schema)
     lake = local_lake(tmp_path)
-    metadata = user_metadata(pipeline="p", batch=1, operation="append")
-    table = lake.ensure("t", schema, user_metadata=metadata, partition_by=["name"])
-
-    lake.append(table, "t", data, step=Step("s", 1), user_metadata=metadata)
+    append_rows(lake, "t", data, partition_by=["name"])
 
     read = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
     assert sorted(read, key=lambda row: row["row"]) == data.to_pylist()
@@ -128,10 +123,7 @@ def test_bounds_let_deltalake_skip_files_and_never_rows(tmp_path: Path) -> None:
     at = dt.datetime(2024, 1, 1, 1, 1, 1, 123_456, tzinfo=UTC)
     schema = pa.schema([("amount", pa.decimal128(38, 10)), ("at", pa.timestamp("us", tz="UTC")), ("text", pa.string())])
     lake = local_lake(tmp_path)
-    metadata = user_metadata(pipeline="p", batch=1, operation="append")
-    table = lake.ensure("t", schema, user_metadata=metadata)
-    rows = pa.Table.from_pylist([{"amount": amount, "at": at, "text": "b" * 40}], schema)
-    lake.append(table, "t", rows, step=Step("s", 1), user_metadata=metadata)
+    append_rows(lake, "t", [{"amount": amount, "at": at, "text": "b" * 40}], schema=schema)
 
     for wanted in (
         ds.field("amount") >= pa.scalar(amount),

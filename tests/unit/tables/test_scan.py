@@ -17,10 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
 from deltaworks.tables.changes import partition_predicate, sql_literal
-from deltaworks.tables.commit import Step
 from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
 from deltaworks.tables.lake import Lake, duckdb_source, iter_row_batches, rows_of
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import append_rows, local_lake, present
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -45,9 +44,7 @@ def base85(data: bytes) -> str:
 def lake(tmp_path: Path) -> Lake:
     """A lake with a table of six rows in one file; the second and fifth are deleted."""
     lake = local_lake(tmp_path)
-    table = lake.ensure("t", SCHEMA, user_metadata="{}")
-    rows = pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA)
-    lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")
+    append_rows(lake, "t", pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA))
     log = tmp_path / "t" / "_delta_log"
     added = next(json.loads(line)["add"] for line in (log / f"{1:020d}.json").open() if '"add"' in line)
     actions = [
@@ -89,8 +86,7 @@ def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_onl
     assert reasons_to_use_spark(table) == []
     assert reasons_against_rewriting(table) == ["deletion vectors"]
 
-    more = pa.table({"name": ["new"], "size": [7], "at": [0]}, schema=SCHEMA)
-    lake.append(table, "t", more, step=Step("stream", 2), user_metadata="{}")
+    append_rows(lake, "t", [{"name": "new", "size": 7, "at": 0}], schema=SCHEMA, number=2)
 
     assert sorted(present(lake.rows("t")).column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
 

@@ -22,9 +22,8 @@ from deltaworks.maintenance.table_health.measure import (
     table_health,
 )
 from deltaworks.maintenance.table_health.report import WEIGHTS, Score, score
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import present
+from deltaworks.testing import append_rows, present
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
@@ -32,10 +31,8 @@ SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
 
 def append(lake: Lake, batch: int, *days: int) -> None:
     made = user_metadata(pipeline="shop", batch=batch, operation="ingest")
-    table = lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=["event_date"])
-    dates = [dt.date(2025, 3, day) for day in days]
-    rows = pa.table({"event_date": dates, "value": [batch] * len(days)}, schema=SCHEMA)
-    lake.append(table, KEY, rows, step=Step("shop/1/events", batch), user_metadata=made)
+    rows = [{"event_date": dt.date(2025, 3, day), "value": batch} for day in days]
+    append_rows(lake, KEY, rows, schema=SCHEMA, number=batch, partition_by=["event_date"], user_metadata=made)
 
 
 def test_measures_are_of_the_newest_version(lake: Lake) -> None:

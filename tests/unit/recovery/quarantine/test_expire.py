@@ -21,7 +21,7 @@ from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.errors import ConcurrencyError
-from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
+from deltaworks.events.archive import ARCHIVE_PARTITION, archive_rows
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit
@@ -36,7 +36,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import pipeline_spec, present
+from deltaworks.testing import append_rows, pipeline_spec, present
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders
 
@@ -142,13 +142,11 @@ def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
     stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
-    table = stage.lake.ensure(key, MESSAGE_QUARANTINE_SCHEMA, user_metadata="{}")
     rows = [
         {"message_id": str(at), "body": "b", "reason": "r", "received_at": ARRIVED - age * DAY, "batch": 1}
         for at, age in enumerate(ages)
     ]
-    messages = pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)
-    stage.lake.append(table, key, messages, step=Step("landing/message_quarantine", 1), user_metadata="{}")
+    append_rows(stage.lake, key, rows, schema=MESSAGE_QUARANTINE_SCHEMA)
     relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), message_retention_days=days)
     catalog = Catalog(stage.environment, {"landing": relay}, {"shop": spec()}, stage.landing)
 
@@ -169,11 +167,10 @@ def test_archived_payloads_go_by_whole_dates(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
     stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
-    table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
     for batch, age in enumerate(ages):
         columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
         rows = archive_rows(columns, BatchMetadata(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
-        stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
+        append_rows(stage.lake, key, rows, number=batch, partition_by=ARCHIVE_PARTITION)
     catalog = stage.catalog(pipeline_spec(orders("int"), source=KAFKA, archive={"retain_days": days}))
 
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]

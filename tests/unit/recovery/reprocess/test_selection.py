@@ -29,7 +29,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
-from deltaworks.testing import present
+from deltaworks.testing import append_rows, present
 from tests.unit.engine.ledger_harness import Harness
 
 
@@ -103,13 +103,12 @@ def test_objects_arrived_when_the_log_says_that_they_were_made(stage: Harness) -
 def test_a_time_of_events_is_every_object_that_holds_one(stage: Harness) -> None:
     table = stage.spec.tables[0]
     key, schema = paths.table("shop", table.name), arrow_schema(table.column_types())
-    opened = stage.lake.ensure(key, schema, user_metadata="{}", partition_by=["event_date"])
     times = {1: "2025-05-01T10:00:00", 3: "2025-05-02T00:00:00", 4: "2025-05-01T23:59:59", 6: "2025-04-30T23:59:59"}
     rows = [
         {"_seq": seq, "event_time": time, "event_date": time.date()}
         for seq, time in ((s, dt.datetime.fromisoformat(t).replace(tzinfo=dt.UTC)) for s, t in times.items())
     ]
-    stage.lake.append(opened, key, pa.Table.from_pylist(rows, schema=schema), step=Step("t", 1), user_metadata="{}")
+    append_rows(stage.lake, key, rows, schema=schema, partition_by=["event_date"])
 
     found = resolve(stage, Selection(events=("2025-05-01", "2025-05-02T00:00:00Z")))
 
