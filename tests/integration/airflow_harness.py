@@ -28,7 +28,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import present, table_rows
+from deltaworks.testing import present, table_rows, write_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
 from sandbox.stack.stack import down, status, up
@@ -95,9 +95,7 @@ def linked_project(folder: Path) -> Path:
 def clicks_project(folder: Path, *, more: str = "") -> Path:
     """Creates a project with one small pipeline."""
     project = linked_project(folder)
-    clicks = project / "include" / "pipelines" / "clicks"
-    clicks.mkdir(parents=True)
-    (clicks / "per_day.sql").write_text(PER_DAY)
+    write_files(project, {"include/pipelines/clicks/per_day.sql": PER_DAY})
     _declare(project, more)
     return project
 

@@ -18,7 +18,7 @@ from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import table_rows
+from deltaworks.testing import table_rows, write_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import BACK_SECONDS, clicks_project, people_of, running_stack, wait
@@ -100,10 +100,7 @@ class AirflowHarness:
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
     project = clicks_project(tmp_path_factory.mktemp("project"), more=PER_DAY)
-    digest = project / "include" / "pipelines" / "digest"
-    digest.mkdir()
-    (digest / "pipeline.yaml").write_text(DIGEST)
-    (digest / "doubled.sql").write_text(DOUBLED)
+    write_files(project / "include/pipelines/digest", {"pipeline.yaml": DIGEST, "doubled.sql": DOUBLED})
     with running_stack(project) as (home, catalog):
         harness = AirflowHarness(home, catalog)
         for day, count in zip(DATES, (30, 20, 10), strict=True):

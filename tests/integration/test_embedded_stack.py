@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.airflow_client.api import AirflowApi, DagRun
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.memory import sample_memory
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
@@ -52,8 +52,7 @@ with DAG("asleep", schedule="@continuous", start_date=datetime(2026, 1, 1), max_
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
     folder = tmp_path_factory.mktemp("stack")
     dags = folder / "dags"
-    dags.mkdir()
-    (dags / "endless.py").write_text(DAG)
+    write_files(folder, {"dags/endless.py": DAG})
     found = StackHome.at(folder / "home", dags_folder=dags)
     yield found
     down(home=found, grace_seconds=0)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from tests.processes import run_process
 from tests.webhook_events import webhooks
 
@@ -113,12 +113,9 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
 def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(project: Path) -> None:
     for name in ("HTTP", "Kafka"):
         declared, *collectors = blocks(name, "yaml")
-        folder = project / "include" / "pipelines" / declared.split()[1]
-        folder.mkdir(parents=True)
-        (folder / "pipeline.yaml").write_text(declared)
+        write_files(project, {f"include/pipelines/{declared.split()[1]}/pipeline.yaml": declared})
         for collector in collectors:
-            (project / "include" / "collectors").mkdir()
-            (project / "include" / "collectors" / "edge.yaml").write_text(collector)
+            write_files(project, {"include/collectors/edge.yaml": collector})
     sent = webhooks(300)
     sent.write(project / "events.jsonl")
     order = json.loads(re.findall(r"`(\{.*?\})`", section("Kafka"))[0])

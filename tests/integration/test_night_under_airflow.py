@@ -18,7 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from sandbox.demo.aged_files import AGED_HOURS, leave_aged_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
@@ -108,10 +108,7 @@ def broken_file(home: StackHome) -> Path:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     project = linked_project(tmp_path_factory.mktemp("project"))
-    shop = project / "include" / "pipelines" / "shop"
-    shop.mkdir(parents=True)
-    (shop / "pipeline.yaml").write_text(SHOP)
-    (shop / "per_day.sql").write_text(PER_DAY)
+    write_files(project, {"include/pipelines/shop/pipeline.yaml": SHOP, "include/pipelines/shop/per_day.sql": PER_DAY})
     with running_stack(project, variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog), people_of(home) as people:
         land(catalog)
         aged = leave_aged_files(catalog, "shop", "clicks", lake_folder=home.lake, files=AGED_FILES)

@@ -19,7 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait
 from tests.integration.airflow_people import People
 
@@ -70,12 +70,10 @@ def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) ->
     here = harness.home.project / "include"
     shutil.copytree(here / "pipelines", folder / "include" / "pipelines")
     shutil.copytree(here / "relays", folder / "include" / "relays")
-    other = folder / "include" / "pipelines" / "clicks_2" / "pipeline.yaml"
-    other.parent.mkdir()
-    other.write_text(PIPELINE.replace("pipeline: clicks", "pipeline: clicks_2"))
+    other = PIPELINE.replace("pipeline: clicks", "pipeline: clicks_2")
     environment = (here / "environments" / "local.yaml").read_text().replace("environment: local", "environment: far")
-    (folder / "include" / "environments").mkdir()
-    (folder / "include" / "environments" / "far.yaml").write_text(environment + DECLARED)
+    far = {"pipelines/clicks_2/pipeline.yaml": other, "environments/far.yaml": environment + DECLARED}
+    write_files(folder / "include", far)
     with harness.people() as airflow:
         login = airflow.login
     variables = {name: value for name, value in os.environ.items() if name != CONNECTION_VARIABLE} | {

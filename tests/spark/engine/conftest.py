@@ -29,7 +29,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_pipeline, declare_table, local_storage, present
+from deltaworks.testing import declare_pipeline, declare_table, local_storage, present, write_files
 from tests.batch_points import call_at_points_of
 
 RICH_COLUMNS = [
@@ -113,8 +113,7 @@ class Shop:
         """Writes one object per seq to the landing folder, and returns the batch's file events."""
         for seq in seqs:
             path = self.root / "landing" / f"f{seq}.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(payload(seq))
+            write_files(self.root, {f"landing/f{seq}.json": payload(seq)})
             self.sizes[seq] = path.stat().st_size
         references = [FileReference(seq, f"f{seq}.json", "") for seq in seqs]
         sizes = [self.sizes[seq] for seq in seqs]

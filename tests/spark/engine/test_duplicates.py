@@ -10,7 +10,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
@@ -24,9 +24,7 @@ def body(*ids: str) -> bytes:
 def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
     """Processes the bodies as objects of one batch; returns them by seq."""
     for seq, content in bodies.items():
-        path = shop.root / "landing" / f"f{seq}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
+        write_files(shop.root, {f"landing/f{seq}.json": content})
     references = [FileReference(seq, f"f{seq}.json", "") for seq in bodies]
     return ObjectSlice(references, [1] * len(bodies), {"files": len(bodies)}, shop.opener())
 

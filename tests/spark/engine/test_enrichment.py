@@ -25,7 +25,7 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import declare_table, present
+from deltaworks.testing import declare_table, present, write_files
 from tests.crashes import Crash
 from tests.shared_data import SHARED_DATA
 from tests.spark.engine.conftest import Shop
@@ -110,9 +110,7 @@ def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
     header = lines_of_log()[:2]
     references = []
     for name, body in bodies.items():
-        path = shop.root / "landing" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join([*header, *body]) + "\n")
+        write_files(shop.root, {f"landing/{name}": "\n".join([*header, *body]) + "\n"})
         references.append(FileReference(int(name[1:]), name, ""))
     return ObjectSlice(references, [1] * len(references), {"files": len(references)}, shop.opener())
 

@@ -22,7 +22,7 @@ from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import override_settings
 from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import local_lake, present, write_files
 
 KEY = "tables/shop/orders"
 PLACES: tuple[Partition, ...] = ((("day", "2026-01-01"),), (("day", "2026-01-02"),))
@@ -140,9 +140,7 @@ def age(lake: Lake, *, hours: float, below: str = "") -> None:
 
 def leave_orphans(lake: Lake) -> None:
     for name in ("dead %20.parquet", "day=plain/.dead.crc", "_tmp/dead", "_change_data/dead", ".hidden/dead"):
-        path = folder(lake) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
+        write_files(folder(lake), {name: b"x"})
     (folder(lake) / f"deletion_vector_{uuid.uuid4()}.bin").write_bytes(b"x")
 
 

@@ -34,7 +34,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import load_project, present
+from deltaworks.testing import load_project, present, write_files
 from generator.games import deliveries
 from generator.settings import GamesSettings
 from sandbox.servers.kafka_broker import running_broker
@@ -174,9 +174,7 @@ def from_files(
     root = tmp_path_factory.mktemp("files")
     catalog = project(root, read="files", aws=aws)
     data, key, at = b"".join(sent), "games/one.json", datetime(2024, 3, 1, tzinfo=UTC)
-    path = root / "landing" / key
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data)
+    write_files(root, {f"landing/{key}": data})
     source = catalog.pipeline("games").source
     event = FileEvent(source.bucket, key, len(data), hashlib.md5(data).hexdigest(), None, at, "ObjectCreated:Put", None)
     FileEventLogWriter(Lake(catalog.environment.lake), source.relay, epoch=1).append([ReceivedEvent(event, "m", at)])

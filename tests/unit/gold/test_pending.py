@@ -24,7 +24,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import local_lake, present
+from deltaworks.testing import local_lake, present, write_files
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
 
 ORDERS_KEY, DAILY_KEY = paths.table("shop", "orders"), paths.table("shop", "daily")
@@ -104,10 +104,7 @@ def test_requested_builds_are_work_without_changes(catalog: Catalog, lake: Lake)
 
 
 def test_gold_of_another_pipeline_is_an_input_after_its_first_build(tmp_path: Path) -> None:
-    (tmp_path / "project" / "include" / "pipelines" / "board").mkdir(parents=True)
-    (tmp_path / "project" / "include" / "pipelines" / "board" / "weekly.sql").write_text(
-        "SELECT event_date FROM shop__daily"
-    )
+    write_files(tmp_path, {"project/include/pipelines/board/weekly.sql": "SELECT event_date FROM shop__daily"})
     catalog = project(tmp_path, sql=DAILY_SQL, shop=SHOP + ORDERS + DAILY, board=BOARD)
     lake, board = Lake(catalog.environment.lake), catalog.pipeline("board")
 

@@ -15,7 +15,7 @@ from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainS
 from deltaworks.specs.loading import read_declaration
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import pipeline_spec, write_files
 from tests.unit.specs.conftest import PIPELINE
 
 
@@ -114,14 +114,13 @@ def test_intervals_need_a_complete_rebuild() -> None:
 
 def declare(root: Path, name: str, *reads: str, affects: str = "{days: [0]}", partition_by: str = "event_date") -> None:
     """A pipeline whose one gold table, `daily`, reads these."""
-    folder = root / "include" / "pipelines" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "daily.sql").write_text(f"SELECT {partition_by} FROM {reads[0].replace('.', '__')}")
+    sql = f"SELECT {partition_by} FROM {reads[0].replace('.', '__')}"
     table = (
         f"name: daily, sql: daily.sql, reads: [{', '.join(reads)}], partition_by: {partition_by}, affects: {affects}"
     )
     gold = f"gold:\n  tables: [{{{table}}}]\n"
-    (folder / "pipeline.yaml").write_text(PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + gold)
+    text = PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + gold
+    write_files(root / "include/pipelines" / name, {"daily.sql": sql, "pipeline.yaml": text})
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.spec_diff import pipeline_json_schema
 from deltaworks.specs.yaml_reader import load_yaml
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.testing import write_files
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 MakeProject = Callable[..., Path]
@@ -268,11 +269,7 @@ class TestOverrides:
 @pytest.fixture
 def two_pipelines(make_project: MakeProject, pipeline_text: str) -> Path:
     """`shop`, and `wrong`, which is declared wrongly."""
-    root = make_project()
-    folder = root / "include" / "pipelines" / "wrong"
-    folder.mkdir()
-    (folder / "pipeline.yaml").write_text("pipeline: wrong\ncolour: blue\n")
-    return root
+    return write_files(make_project(), {"include/pipelines/wrong/pipeline.yaml": "pipeline: wrong\ncolour: blue\n"})
 
 
 def test_deselected_pipelines_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,10 +308,7 @@ def test_pipelines_with_operation_dags_must_exist(make_project: Callable[..., Pa
 
 
 def with_a_second(root: Path, text: str) -> Path:
-    folder = root / "include" / "pipelines" / "store"
-    folder.mkdir(parents=True)
-    (folder / "pipeline.yaml").write_text(text)
-    return root
+    return write_files(root, {"include/pipelines/store/pipeline.yaml": text})
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.privacy.paths import control_path
 from deltaworks.privacy.tokens.envelope_encryption import suppression_digest
 from deltaworks.privacy.tokens.suppression import read_suppression
+from deltaworks.testing import write_files
 from tests.unit.privacy.erasure.people_lake import DAY, INVOICES, QUARANTINE, PeopleLake
 
 
@@ -283,8 +284,7 @@ def test_a_request_waits_for_older_sealed_files(lake: PeopleLake) -> None:
     ask(lake)
     lake.advance()
     sealed = lake.root / "vault" / "sealed" / "edge" / "1-2.dws"
-    sealed.parent.mkdir(parents=True)
-    sealed.write_bytes(b"sealed before she was suppressed")
+    write_files(lake.root, {"vault/sealed/edge/1-2.dws": b"sealed before she was suppressed"})
     lake.pass_time(days=8)
     (waiting,) = lake.advance()
     assert (waiting.state, "sealed files" in waiting.waiting_for) == ("vacuumed", True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.testing import write_files
 from sandbox.airflow.database import CONNECT_ARGS
 from sandbox.airflow.declarations_bundle import DeclarationsBundle
 from sandbox.airflow.settings import AirflowHome
@@ -124,8 +125,7 @@ EARLIER_SECONDS = 1_000_000
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("dags/streams.py", "dags/notes.txt", "include/pipelines/shop/pipeline.yaml"):
         path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("one")
+        write_files(tmp_path, {name: "one"})
         os.utime(path, (EARLIER_SECONDS, EARLIER_SECONDS))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     return tmp_path
@@ -136,9 +136,7 @@ def edit(project: Path) -> None:
 
 
 def add(project: Path) -> None:
-    path = project / "include/pipelines/store/gold/sums.sql"
-    path.parent.mkdir(parents=True)
-    path.write_text("SELECT 1")
+    write_files(project, {"include/pipelines/store/gold/sums.sql": "SELECT 1"})
 
 
 def remove(project: Path) -> None:

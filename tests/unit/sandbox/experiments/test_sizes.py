@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, write_files
 from sandbox.experiments.engagement_rows import Workload, org_id
 from sandbox.experiments.file_sizes import org_files
 from sandbox.experiments.scratch_folder import scratch_folder
@@ -70,8 +70,7 @@ def test_percentiles_are_those_of_files_and_huge_organisations_are_told_apart() 
 
 def fail_in(storage: StorageSpec, root: Path) -> None:
     with scratch_folder(storage, "run"):
-        (root / "run" / "t").mkdir(parents=True)
-        (root / "run" / "t" / ".f.parquet.crc").write_text("rows")
+        write_files(root, {"run/t/.f.parquet.crc": "rows"})
         raise ZeroDivisionError
 
 
@@ -83,8 +82,7 @@ def test_it_is_removed_after_an_error_too_unless_it_is_to_be_kept(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
     with scratch_folder(storage, "run", keep=True):
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "kept").write_text("rows")
+        write_files(tmp_path, {"run/kept": "rows"})
     with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"), scratch_folder(storage, "run"):
         pass
     assert (tmp_path / "run" / "kept").exists()

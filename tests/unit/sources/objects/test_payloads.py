@@ -29,7 +29,7 @@ from deltaworks.sources.objects.payloads import (
 from deltaworks.sources.objects.relay import bucket
 from deltaworks.sources.objects.relay.removal import ObjectRemover
 from deltaworks.specs.storage import StorageSpec, resolved_variables
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, write_files
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -149,9 +149,7 @@ def test_local_files_behave_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["../secret", "a/../../secret", "/etc/passwd", "a/../one", "one\0", "x" * 2_000])
 def test_a_key_cannot_leave_the_landing_folder(tmp_path: Path, key: str) -> None:
-    (tmp_path / "secret").write_bytes(CONTENT)
-    (tmp_path / "landing").mkdir()
-    (tmp_path / "landing" / "one").write_bytes(CONTENT)
+    write_files(tmp_path, {"secret": CONTENT, "landing/one": CONTENT})
     storage = local_storage(tmp_path / "landing")
     opener = FileOpener(storage, compression="auto")
 
