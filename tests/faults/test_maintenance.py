@@ -1,4 +1,7 @@
-"""Fault 11: maintenance beside a stream and MERGEs on S3 loses nothing, and removes files of dead drivers alone."""
+"""Fault 11: a stream, OPTIMIZE, VACUUM, DELETE with RESTORE, and two concurrent MERGEs on S3: nothing is lost or stuck.
+
+Files that no batch names, written by drivers that died, are removed, and never a needed one.
+"""
 
 from __future__ import annotations
 

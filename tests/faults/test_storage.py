@@ -1,4 +1,9 @@
-"""Storage failures: a full disk, lost replies, two files of a table in one batch, a table that rejects every commit."""
+"""Storage failures: a full disk, lost replies, two files of a table in one batch, a table that rejects every commit.
+
+Two protections against lost replies of Spark suffice individually: the log store reads back which writer's commit was
+put, and the table holds the step's transaction. A lost reply does harm only with both disabled. Small merges of live
+tables do not use Spark; they are tested without both in tests/unit/engine/test_live_merge.py.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from collector.packing import SpooledEvent
 from collector.sinks import DeadLetter, SinkBusyError
 from collector.sinks.kafka import KafkaSink
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_files
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from sandbox.servers.object_store import free_port
 from tests.collector_process import KEY, CollectorProcess, declaration
@@ -112,10 +113,9 @@ def test_a_new_source_and_its_key_need_no_restart(tmp_path: Path) -> None:
         assert stage.post() == ""
         assert stage.process is not None
         process = stage.process.pid
-        declared = tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml"
-        other = tmp_path / "include" / "pipelines" / "clicks" / "pipeline.yaml"
-        other.parent.mkdir()
-        other.write_text(declared.read_text().replace("pipeline: shop", "pipeline: clicks"))
+        declared = (tmp_path / "include/pipelines/shop/pipeline.yaml").read_text()
+        clicks = declared.replace("pipeline: shop", "pipeline: clicks")
+        write_files(tmp_path, {"include/pipelines/clicks/pipeline.yaml": clicks})
 
         file = tmp_path / "include" / "collectors" / "edge.yaml"
         printed = deltaworks(stage, "collector-key", "clicks")

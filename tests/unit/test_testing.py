@@ -74,6 +74,12 @@ def test_a_table_gets_its_events(table: dict[str, object], declared: dict[str, o
     assert table == declared
 
 
+def test_a_missing_value_fails_the_test() -> None:
+    assert present("") == ""
+    with pytest.raises(AssertionError):
+        present(None)
+
+
 def imports_testing(tree: ast.AST) -> bool:
     names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names += [

@@ -1,4 +1,7 @@
-"""Models of player churn and of slow CDN edges: published only if their features gain something."""
+"""Models of player churn and of slow CDN edges: published only if their features gain something.
+
+Each protection against leakage is also tested without it.
+"""
 
 from __future__ import annotations
 

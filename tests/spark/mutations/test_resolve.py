@@ -1,4 +1,7 @@
-"""Resolve matches the documented examples, NetworkX and the replay of generated logs, in few rounds."""
+"""Resolve matches the documented examples, NetworkX and the replay of generated logs, row by row.
+
+Rounds grow with the logarithm of the longest chain, and no rows reach the driver.
+"""
 
 from __future__ import annotations
 

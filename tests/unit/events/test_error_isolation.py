@@ -26,7 +26,7 @@ from deltaworks.events.parse import Parser, TableRows
 from deltaworks.events.reasons import Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.table_columns import SharedColumns, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import declare_columns, pipeline_spec, present
+from deltaworks.testing import declare_columns, pipeline_spec, present, rows_by_table
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -96,10 +96,7 @@ def spec_of(make_spec: MakeSpec) -> PipelineSpec:
 
 
 def parsed(parser: Parser, payloads: Sequence[Payload]) -> Rows:
-    rows: Rows = defaultdict(list)
-    for name, table in parser.parse(payloads, STAMP):
-        rows[name] += table.to_pylist()
-    return rows
+    return defaultdict(list, rows_by_table(parser.parse(payloads, STAMP)))
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,4 +1,7 @@
-"""Answers committed without Spark leave the expected rows; a small build overtaken before its commit plans again."""
+"""Answers committed without Spark leave the expected rows; a small build overtaken before its commit plans again.
+
+Tables, plans and commits are those of the product; only Spark's answers come from DuckDB.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 
 KEY = "tables/shop/orders"
@@ -38,8 +38,7 @@ def log(lake: Lake) -> Path:
 
 
 def commit(lake: Lake, version: int, *actions: dict[str, Any]) -> None:
-    log(lake).mkdir(parents=True, exist_ok=True)
-    (log(lake) / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
+    write_files(log(lake), {f"{version:020d}.json": "\n".join(json.dumps(action) for action in actions)})
 
 
 def vector(cardinality: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from deltaworks.control.records.reprocess import (
 )
 from deltaworks.control.records.store import Record, RecordKind, RecordStore, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.testing import write_files
 from tests.records import record_of
 
 KEY = "folder/note.json"
@@ -306,9 +307,7 @@ def test_the_first_record_wins(records: ReprocessRecords) -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "colour": 1}', "[]"])
 def test_a_record_of_another_kind_is_rejected(records: ReprocessRecords, tmp_path: Path, text: str) -> None:
-    path = tmp_path / paths.reprocess("shop", "r1.json")
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    write_files(tmp_path, {paths.reprocess("shop", "r1.json"): text})
 
     with pytest.raises(ContractError, match="REPROCESS_RECORD_UNREADABLE"):
         records.plan()

@@ -31,7 +31,7 @@ from deltaworks.maintenance.table_health.snapshots import (
 from deltaworks.maintenance.table_health.summary import write_tables_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import present
+from deltaworks.testing import present, write_files
 from tests.unit.maintenance.table_data import append, make
 from tests.unit.maintenance.table_health.health_harness import NOW, declared_shop, made_shop
 
@@ -98,9 +98,7 @@ def test_an_unreadable_table_is_reported_with_its_error(catalog: Catalog, lake: 
 
 def test_an_unreadable_ledger_is_reported_and_tables_are_still_scored(catalog: Catalog, lake: Lake) -> None:
     key = paths.pipeline_control("shop", "zorder_ledger")
-    log = Path(lake.storage.prefix, key, "_delta_log")
-    log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text("{")
+    write_files(Path(lake.storage.prefix, key), {f"_delta_log/{0:020d}.json": "{"})
 
     orders = of(report_tables(catalog, now=NOW), "orders")
 
