@@ -1,4 +1,4 @@
-"""Health checks under Airflow's processes: a hanging stream is restarted, and a dead scheduler is reported from outside.
+"""Health checks under Airflow's processes: a hanging stream is restarted, a dead scheduler reported from outside.
 
 Notifications are read from a queue. Without the stack's setting Airflow kills the task of a stream while the API server
 is stopped; no writer remains, and the stream restarts.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks import testing
-from deltaworks.testing import declare_columns, declare_table, write_project
+from deltaworks.testing import declare_columns, declare_table, present, write_project
 from tests.processes import run_process
 from tests.unit.feeds.test_process import examples
 

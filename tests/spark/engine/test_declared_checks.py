@@ -25,7 +25,7 @@ from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
 from deltaworks.testing import present
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
 MakeShop = Callable[..., Shop]
@@ -57,13 +57,9 @@ def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, poin
     shop.processor().process(land(shop, 1, {"level": 1}), 0)
     second = land(shop, 2, {"level": 2, "color": "red", "n": 1}, {"color": 7, "n": 2.5}, {"deep": {"a": 1}})
 
-    def crash(reached: str) -> None:
-        if reached == point:
-            raise Crash
-
     if point is not None:
         with pytest.raises(Crash):
-            shop.processor(fault=crash).process(second, 1)
+            shop.processor(fault=crash_at(point)).process(second, 1)
     processor = shop.processor()
     processor.process(second, 1)
     processor.process(land(shop, 3, {"color": "blue", "n": 3}), 2)

@@ -26,7 +26,7 @@ from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.testing import declare_table, present, write_files
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.shared_data import SHARED_DATA
 from tests.spark.engine.conftest import Shop
 
@@ -282,12 +282,8 @@ def test_a_worker_without_the_fixed_version_causes_a_re_read_of_the_batch(
 def test_a_prepared_batch_is_completed_with_its_database(cdn: Shop) -> None:
     first = put_database(cdn, CITY)
 
-    def fault(point: str) -> None:
-        if point == "prepared":
-            raise Crash(point)
-
     with pytest.raises(Crash):
-        cdn.processor(fault=fault).process(two_objects(cdn), 0)
+        cdn.processor(fault=crash_at("prepared")).process(two_objects(cdn), 0)
     second = put_database(cdn, ASN)
     processor = cdn.processor()
     processor.complete_prepared()

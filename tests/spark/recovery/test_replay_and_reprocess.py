@@ -18,7 +18,7 @@ from deltaworks.specs.spark_conf import session_conf
 from deltaworks.specs.storage import AwsSpec
 from deltaworks.testing import local_storage
 from sandbox.servers.object_store import lake_storage, running_object_store
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row, stage_of
 
@@ -26,11 +26,7 @@ MakeStage = Callable[..., ReprocessHarness]
 
 
 def replay(stage: ReprocessHarness, fault: str = "") -> int:
-    def stop_at(point: str) -> None:
-        if point == fault:
-            raise Crash(point)
-
-    return replay_quarantine(stage.catalog(), "shop", QuarantineFilter(), dry_run=False, fault=stop_at).landed
+    return replay_quarantine(stage.catalog(), "shop", QuarantineFilter(), dry_run=False, fault=crash_at(fault)).landed
 
 
 def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:

@@ -21,7 +21,7 @@ from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
 from deltaworks.testing import present
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf, Topic, order, run
 
@@ -52,12 +52,8 @@ class Landed:
         run(spark, self.project)
 
     def reprocess(self, name: str = "r1", *, fault: str = "", **options: Any) -> ReprocessResult:
-        def stop_at(point: str) -> None:
-            if point == fault:
-                raise Crash(point)
-
         request = ReprocessRequest(**options) if options else None
-        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=crash_at(fault)).run(name, request)
 
     def count(self, **options: Any) -> ReprocessCount:
         lake, spec = self.project.lake, self.project.spec("shop")
@@ -277,12 +273,8 @@ def test_a_run_that_ends_anywhere_in_a_batch_archives_every_record_once(
     topic.send(range(30))
     project = project_of(topic.source(max_records_per_batch=10), PIPELINE + ARCHIVED)
 
-    def ends(reached: str) -> None:
-        if reached == point:
-            raise Crash("the process ends here")
-
-    with pytest.raises(Exception, match="the process ends here"):
-        run(spark, project, ends)
+    with pytest.raises(Exception, match=point):
+        run(spark, project, crash_at(point))
     run(spark, project)
 
     rows = project.rows("shop", "archive")

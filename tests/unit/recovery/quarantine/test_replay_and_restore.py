@@ -29,6 +29,7 @@ from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import pipeline_spec, present
+from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, declared
 from tests.unit.recovery.replay_harness import ReplayHarness, orders
 from tests.unit.recovery.restore.source_harness import SourceHarness
@@ -147,10 +148,6 @@ def test_health_does_not_count_events_that_have_left_quarantine_by_other_ways(st
     assert describe_quarantine_excess(recent, limits, utc_now()) == ""
 
 
-class Died(Exception):
-    """The process ends here."""
-
-
 def spec(level: str) -> PipelineSpec:
     """`int` is the mistake that `string` mends."""
     return pipeline_spec({"name": "events", "catch_all": True}, orders(level), stream={"lease_ttl_seconds": 3})
@@ -197,12 +194,8 @@ def test_rows_that_had_been_replayed_are_open_in_the_new_generation_and_land_onc
 
 
 def test_a_replay_that_was_left_half_done_is_completed_in_what_is_given_up(mended_stage: ReplayHarness) -> None:
-    def die(point: str) -> None:
-        if point == "committed:events":
-            raise Died
-
-    with pytest.raises(Died):
-        replay_mended(mended_stage, fault=die)
+    with pytest.raises(Crash):
+        replay_mended(mended_stage, fault=crash_at("committed:events"))
 
     over(mended_stage)
     mended_stage.read_from_the_start(MENDED, generation=2)
