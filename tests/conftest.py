@@ -1,4 +1,4 @@
-"""Settings of every test run: Hypothesis examples are deterministic and have no deadline.
+"""Settings of every test run: marks by folder; Hypothesis examples are deterministic and have no deadline.
 
 `pytest --hypothesis-profile=explore` generates new examples instead.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,15 @@ SLOW_MACHINES = {"deadline": None, "suppress_health_check": [HealthCheck.too_slo
 settings.register_profile("explore", max_examples=examples(100), **SLOW_MACHINES)
 settings.register_profile("repeatable", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the folders `integration` and `spark`."""
+    for mark in ("integration", "spark"):
+        folder = Path(__file__).parent / mark
+        for item in items:
+            if folder in item.path.parents:
+                item.add_marker(mark)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

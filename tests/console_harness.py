@@ -25,6 +25,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.heartbeats import put_heartbeat
 
 EVERYTHING = "everything"
@@ -90,9 +91,7 @@ class FakeAirflow(AirflowApi):
         return DagRun(dag_id, run_id, self._actions.end_state, None, None, conf, triggered_by="ada")
 
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
-        run = self.find_run(dag_id, run_id)
-        assert run is not None
-        return run
+        return present(self.find_run(dag_id, run_id))
 
     def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
         names = [declared.name for declared in OPERATIONS.values() if dag_id.endswith(f"__{declared.kind}")]

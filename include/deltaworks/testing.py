@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import yaml
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deltaworks.events.chunks import BatchMetadata, Payload
     from deltaworks.tables.lake import Lake
 
+T = TypeVar("T")
 #: The source of a pipeline that declares none: file events of the relay `landing`.
 SOURCE: Final = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}
 #: The event section of a pipeline that declares none.
@@ -40,6 +41,12 @@ RELAY: Final = {
 }
 #: When parsed events arrive: 2023-11-14T22:13:20Z.
 ARRIVED_AT_US: Final = 1_700_000_000_000_000
+
+
+def present(value: T | None) -> T:
+    """Returns a value that must not be None; for tests that open, read or find something."""
+    assert value is not None
+    return value
 
 
 def declare_columns(*columns: str | Mapping[str, Any]) -> list[dict[str, Any]]:

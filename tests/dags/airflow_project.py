@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from deltaworks import testing
 from tests.processes import run_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,13 +68,6 @@ tables:
   - {name: edits, catch_all: true}
 """
 
-ENVIRONMENT = """\
-environment: local
-lake: {root: "file://%s"}
-landing: {root: "file://%s"}
-messaging: {}
-"""
-
 
 def declare_vault(root: Path) -> None:
     """Declares a keyring and a vault in the environment of a project."""
@@ -85,15 +79,9 @@ def declare_vault(root: Path) -> None:
 
 def write_project(root: Path) -> Path:
     """A project with one relay and two pipelines, one with gold and one without."""
-    include = root / "include"
-    games, edits = include / "pipelines" / "games", include / "pipelines" / "edits"
-    for folder in (include / "environments", include / "relays", games / "gold", edits, root / "lake"):
-        folder.mkdir(parents=True)
-    (include / "environments" / "local.yaml").write_text(ENVIRONMENT % (root / "lake", root / "landing"))
-    (include / "relays" / "landing.yaml").write_text(RELAY)
-    (games / "pipeline.yaml").write_text(PIPELINE.format(name="games"))
-    (games / "gold" / "events_per_hour.sql").write_text("select event_date, count(*) as n from events group by 1")
-    (edits / "pipeline.yaml").write_text(PIPELINE_WITHOUT_GOLD)
+    gold = {"pipelines/games/gold/events_per_hour.sql": "select event_date, count(*) as n from events group by 1"}
+    testing.write_project(root, PIPELINE.format(name="games"), PIPELINE_WITHOUT_GOLD, relays=[RELAY], files=gold)
+    (root / "lake").mkdir()
     (root / "spark_jobs").symlink_to(REPOSITORY / "spark_jobs")
     return root
 

@@ -26,6 +26,7 @@ from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.commands import output_of
 from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_project
 from tests.unit.operations.option_values import required_options
@@ -129,9 +130,7 @@ def test_all_dags_of_the_project_are_listed_with_their_files(ada: Client, dag_id
 def test_a_dag_is_paused_and_unpaused(ada: Client) -> None:
     for paused, change in ((True, ada.pause), (False, ada.unpause)):
         change(STREAM)
-        dag = ada.dag(STREAM)
-        assert dag is not None
-        assert dag.is_paused == paused
+        assert present(ada.dag(STREAM)).is_paused == paused
 
 
 def test_concurrent_changes_are_all_answered(ada: Client, dag_ids: set[str]) -> None:
@@ -285,8 +284,7 @@ def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, re
     seen = []
     for command in ("stop", "restart", "stop", "start"):
         output_of(command, "games")
-        dag = ada.dag(STREAM)
-        assert dag is not None
+        dag = present(ada.dag(STREAM))
         seen.append((command, dag.is_paused, remote_project.read() is not None))
 
     assert seen == [("stop", True, True), ("restart", False, False), ("stop", True, True), ("start", False, False)]

@@ -12,6 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.console_harness import write_process_heartbeat
 
 DAGS = (
@@ -257,8 +258,7 @@ def ask_for_approval(dag_id: str) -> Callable[[], None]:
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
     with create_session() as session:
-        version = DagVersion.get_latest_version(dag_id, session=session)
-        assert version is not None
+        version = present(DagVersion.get_latest_version(dag_id, session=session))
         run = DagRun(
             dag_id=dag_id,
             run_id="asks",
@@ -281,8 +281,7 @@ def ask_for_approval(dag_id: str) -> Callable[[], None]:
 
     def answer() -> None:
         with create_session() as session:
-            stored = session.get(HITLDetail, task_id)
-            assert stored is not None
+            stored = present(session.get(HITLDetail, task_id))
             stored.responded_at = timezone.utcnow()
             stored.chosen_options = ["Approve"]
 

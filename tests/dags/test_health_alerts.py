@@ -1,4 +1,4 @@
-"""Alerts of verdicts, limited restarts of hung processes, and overdue jobs."""
+"""Alerts of verdicts, limited restarts of hung processes, overdue jobs, and the health check's login to Airflow."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow.health_alerts import (
     alert_causes,
@@ -19,6 +21,7 @@ from deltaworks.airflow.health_alerts import (
     is_overdue,
     longest_interval,
 )
+from deltaworks.airflow.health_dags import airflow_api
 from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung
 from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.alerts.notification import Notification
@@ -30,8 +33,12 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError
 from deltaworks.errors.conditions import catalog, verdict_alerts
+from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.airflow_server import airflow_server
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
@@ -508,3 +515,52 @@ def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(
     job_alerts.resolve_on_success(context_of(objects))
 
     assert open_alerts(objects) == set()
+
+
+VARIABLE = "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"
+
+
+def environment(**airflow: Any) -> EnvironmentSpec:
+    lake = StorageSpec(root="file:///lake")
+    declared = AirflowSpec.model_validate(airflow) if airflow else None
+    return EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec(), airflow=declared)
+
+
+@pytest.fixture
+def without_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Airflow without the connection."""
+
+    def missing(conn_id: str) -> Any:
+        raise AirflowNotFoundException(conn_id)
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(BaseHook, "get_connection", missing)
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_without_a_connection_the_environments_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with airflow_server("games__stream") as server:
+        monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
+        declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
+
+        with airflow_api(declared, should_retry=False) as api:
+            api.pause("games__stream")
+
+        assert server.paused["games__stream"]
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_without_any_login_hung_streams_are_not_restarted_and_the_log_has_a_hint() -> None:
+    with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING"):
+        airflow_api(environment())
+
+
+def test_a_connection_of_airflow_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = (
+        '{"conn_type": "http", "host": "airflow", "port": 8443, "schema": "https", "login": "bo", "password": "p"}'
+    )
+    monkeypatch.setenv(VARIABLE, connection)
+
+    with airflow_api(environment(url="https://elsewhere", token="env:TOKEN")) as api:
+        assert (api.login.url, api.login.username) == ("https://airflow:8443", "bo")
+        assert api.login.source == "the connection deltaworks_airflow"

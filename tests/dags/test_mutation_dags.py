@@ -17,7 +17,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.testing import declare_pipeline, declare_table
+from deltaworks.testing import declare_pipeline, declare_table, write_files
 from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 
 HERE = StorageSpec(root="file:///lake")
@@ -136,9 +136,7 @@ def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path, spec: P
     assert (judge.module, judge.retries) == ("deltaworks.mutations.backlog_check", 0)
 
     project = write_project(tmp_path)
-    folder = project / "include" / "pipelines" / "crm"
-    folder.mkdir()
-    (folder / "pipeline.yaml").write_text(json.dumps(CRM))
+    write_files(project, {"include/pipelines/crm/pipeline.yaml": json.dumps(CRM)})
     program = f"""
 import json
 from airflow.dag_processing.dagbag import DagBag

@@ -1,4 +1,4 @@
-"""The form of a DAG: the options of its operations as fields that can be submitted unchanged."""
+"""The form of a DAG: the options of its operations as fields, and every DAG's form can be sent unchanged."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import OptionField, Options, from_argument, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.dags.airflow_project import REPOSITORY, run_python
+from tests.dags.browser.trigger_form import required
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
 from tests.examples import examples
@@ -165,3 +167,49 @@ def test_the_forms_of_scheduled_dags_can_be_submitted_unchanged(dag_id: str) -> 
     for name in dag.params:
         param = dag.params.get_param(name)
         assert "null" in param.schema["type"] or param.value not in (None, ""), name
+
+
+PARAMS = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+print(json.dumps({
+    name: {key: dag.params.get_param(key).dump() for key in dag.params}
+    for name, dag in DagBag().dags.items() if dag.params
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def forms() -> Any:
+    return run_python(PARAMS, REPOSITORY)
+
+
+def test_no_form_requires_an_optional_value(forms: Any) -> None:
+    empty_texts = [
+        f"{dag_id}.{name}"
+        for dag_id, params in forms.items()
+        for name, param in params.items()
+        if required(param["schema"]) and param["value"] == ""
+    ]
+
+    assert empty_texts == []
+
+
+def test_every_field_has_a_type_and_a_title(forms: Any) -> None:
+    for dag_id, params in forms.items():
+        for name, param in params.items():
+            assert {"type", "title"} <= set(param["schema"]), (dag_id, name)
+
+
+def test_an_optional_choice_has_a_labelled_null(forms: Any) -> None:
+    choices = {
+        (dag_id, name): param["schema"]
+        for dag_id, params in forms.items()
+        for name, param in params.items()
+        if "enum" in param["schema"] and not required(param["schema"])
+    }
+
+    assert choices
+    for where, schema in choices.items():
+        assert None in schema["enum"], where
+        assert set(schema["values_display"]) == {"null"}, where

@@ -21,6 +21,7 @@ from deltaworks.airflow.job_settings import (
 from deltaworks.control.backoff import MAX_WAIT_SECONDS, RestartBackoff
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, FencedError, TransientError
+from deltaworks.testing import present
 
 FINAL = ConfigError("SPEC_INVALID", "games: no such key", hint="mend it")
 PASSING = TransientError("STORAGE_REFUSED", "503")
@@ -72,8 +73,7 @@ def test_an_error_line_damaged_by_masking_is_parsed() -> None:
     masked = _mask_sensitive_values(json.dumps(error.as_record()))
 
     assert masked != json.dumps(error.as_record())
-    found = parse_error(masked)
-    assert found is not None
+    found = present(parse_error(masked))
     assert (found.condition, action(found)) == ("REFERENCE_UNRESOLVED", "fail")
 
 

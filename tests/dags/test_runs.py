@@ -22,6 +22,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.errors import ConfigError
+from deltaworks.testing import present
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
 from tests.heartbeats import put_heartbeat
 from tests.unit.alerts.aws_harness import Aws
@@ -161,8 +162,7 @@ class DagRunHarness:
 
     def nights(self) -> tuple[Night, ...]:
         """Returns the recorded maintenance runs of games, newest first."""
-        item = LocalObjects(self.project / "lake").get(nights_summary("games"))
-        assert item is not None
+        item = present(LocalObjects(self.project / "lake").get(nights_summary("games")))
         return NightsSummary.decode(item.data, key="nights.json").nights
 
     def heartbeat(self, kind: str, name: str, *, age_seconds: float) -> None:

@@ -25,7 +25,6 @@ from pathlib import Path
 import psutil
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
@@ -34,7 +33,7 @@ from deltaworks.privacy.erasure.requests import receive_request, token_of
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.load import Load
-from tests.faults.harness.maintenance_load import Process
+from tests.faults.harness.maintenance_load import Process, end_stream
 from tests.faults.harness.operations import Tally, read_operations, tallies
 from tests.faults.harness.oracle import ledger_gaps
 from tests.faults.harness.people_lake import BULK, TABLES, People, declare, named_in
@@ -99,7 +98,7 @@ class Soak:
             self._stop.touch()
             wrong = [said for work in works if (said := work.wait())]
             wrong += [] if load.failure is None else [f"the load ended early: {load.failure}"]
-            wrong += self._end(stream)
+            wrong += end_stream(self._stage, stream)
         with Driver(stage) as last:
             last.run_to_end()
         with Process(stage, ["last_mutate"], stop=self._stop, off=()) as work:
@@ -166,15 +165,6 @@ class Soak:
 
     def _certificates(self) -> list[Path]:
         return list((self._stage.root / "lake" / paths.erasure_certificate("players")).glob("*.json"))
-
-    def _end(self, stream: Driver) -> list[str]:
-        if stream.process.poll() is not None:
-            return [f"the stream ended by itself\n{stream.tail()}"]
-        flag = StopFlag(self._stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
-        flag.set(by="soak", reason="the soak is over")
-        code = stream.wait()
-        flag.clear()
-        return [] if code == 0 else [f"the stream ended with {code}\n{stream.tail()}"]
 
     def _judge(self, before: tuple[object, Counter[str]], wrong: list[str]) -> bool:
         stage, people, files = self._stage, self._people, self._files

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.testing import declare_columns
+from deltaworks.testing import declare_columns, table_rows
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
@@ -91,8 +91,7 @@ class Lookups:
         return answers
 
     def rows(self) -> int:
-        rows = self.stage.lake.rows(paths.table(PIPELINE, "events"), columns=["n"])
-        return 0 if rows is None else rows.num_rows
+        return len(table_rows(self.stage.lake, PIPELINE, "events", "n"))
 
 
 @pytest.mark.parametrize("off", ["", "pin_databases"])

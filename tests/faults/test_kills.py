@@ -5,15 +5,21 @@ worker. The successor commits the written files once.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deltaworks.control import paths
+from deltaworks.testing import declare_table, present
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.oracle import Verdict, rows_in_folder
+from tests.faults.harness.oracle import Verdict, added_again, rows_in_folder
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
+from tests.spark.engine.group.group_harness import MEMBERS, GroupHarness
 
 TABLES = 30
 #: Numbers of committed tables, between first and last, after which a driver is killed.
@@ -158,3 +164,116 @@ def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody
     assert killed
     assert verdict.is_exact
     assert doubled > 0
+
+
+Line = Callable[..., None]
+
+
+def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[str]) -> tuple[int, int]:
+    """Kills a driver at a point of one member and lets another finish; returns events lost and doubled."""
+    for name in MEMBERS:
+        stage.declare(name)
+        stage.land(name, files=2)
+    with Driver(stage, faults=[Fault(point=point, nth=nth)]) as broken:
+        broken.wait()
+        broken.first_fault_at()
+    for name in MEMBERS:
+        stage.land(name)
+    with Driver(stage, off=off) as successor:
+        successor.run_to_end()
+    # A file added by two commits is one file in the table, but change readers receive its rows twice.
+    landed, owed = stage.landed() + added_twice(stage), stage.expected()
+    return sum((owed - landed).values()), sum((landed - owed).values())
+
+
+def added_twice(stage: GroupHarness) -> Counter[tuple[str, int]]:
+    """Returns the events in files that a later commit added again."""
+    again = ((name, added_again(stage.lake, paths.table(name, "events"), "n")[0]) for name in MEMBERS)
+    return Counter((name, number) for name, numbers in again for number in numbers)
+
+
+@pytest.mark.parametrize(("point", "nth"), [("prepared", 2), ("committed:events", 2), ("half_ledger", 1)])
+def test_a_groups_driver_killed_in_a_batch_of_one_loses_and_doubles_nothing_of_any(
+    tmp_path: Path, print_result: Line, point: str, nth: int
+) -> None:
+    stage = GroupHarness(tmp_path)
+
+    lost, doubled = killed_and_resumed(stage, point, nth=nth, off=[])
+
+    print_result("group killed", "protected", f"at {point}#{nth}", f"ids {Counter(stage.owed).total()}", f"lost {lost}")
+    assert (lost, doubled) == (0, 0)
+
+
+def test_without_the_transaction_of_a_step_a_killed_group_doubles(tmp_path: Path, print_result: Line) -> None:
+    stage = GroupHarness(tmp_path)
+
+    lost, doubled = killed_and_resumed(stage, "committed:events", nth=2, off=["transactions"])
+
+    print_result("group killed", "WITHOUT transactions", f"lost {lost}", f"doubled {doubled}")
+    assert doubled > 0
+    assert lost == 0
+
+
+LATEST = "latest_ticks"
+TABLE: dict[str, Any] = declare_table(
+    "ticks", "symbol string", "version long", keyed={"by": "symbol", "newest_by": "version"}
+)
+#: The first point is between the two commits.
+POINTS = ("committed:ticks", f"merging:{LATEST}", f"merged:{LATEST}")
+
+
+class Ticks:
+    """Events of some symbols with versions in random order, and the greatest version of each symbol."""
+
+    def __init__(self, stage: FaultProject) -> None:
+        self.stage = stage
+        self.newest: dict[str, int] = {}
+        self._random = random.Random(stage.seed)
+        self._versions = list(range(10_000))
+        self._random.shuffle(self._versions)
+
+    def land(self, count: int) -> None:
+        """Lands one object and announces it twice."""
+        events = []
+        for _ in range(count):
+            symbol, version = f"s{self._random.randrange(40)}", self._versions.pop()
+            self.newest[symbol] = max(version, self.newest.get(symbol, -1))
+            events.append(self.stage.event("tick", symbol=symbol, version=version))
+        self.stage.announce(events, copies=2)
+
+    def merged(self) -> dict[str, int]:
+        rows = present(self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "version"]))
+        merged = {row["symbol"]: row["version"] for row in rows.to_pylist()}
+        assert len(merged) == rows.num_rows
+        return merged
+
+
+def test_a_driver_killed_before_a_merge_leaves_it_to_its_successor(
+    make_stage: Callable[..., FaultProject], print_result: Callable[..., None]
+) -> None:
+    stage = make_stage(tables=1)
+    stage.declare(tables=[TABLE])
+    ticks = Ticks(stage)
+    behind = []
+    ticks.land(60)
+    with Driver(stage) as first:
+        first.run_to_end()
+    assert ticks.merged() == ticks.newest
+
+    for point in POINTS:
+        ticks.land(60)
+        with Driver(stage, faults=[Fault(point=point, after="begun")]) as driver:
+            assert driver.wait() != 0, driver.tail()
+            driver.first_fault_at()
+        merged = ticks.merged()
+        behind.append(sum(merged.get(symbol) != version for symbol, version in ticks.newest.items()))
+    with Driver(stage) as last:
+        last.run_to_end()
+
+    print_result(
+        f"driver killed at {', '.join(POINTS)}", "protected", f"keys {len(ticks.newest)}", f"behind then {behind}"
+    )
+    assert ticks.merged() == ticks.newest
+    # Otherwise the successor had nothing to do.
+    assert behind[0] > 0
+    assert behind[1] > 0

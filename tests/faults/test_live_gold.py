@@ -20,7 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.gold.input_views import BUILT_FROM
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, table_rows, write_files
 from tests.faults.harness.driver import END_SECONDS, Driver
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
@@ -80,9 +80,7 @@ class Traffic:
         self.events: list[dict[str, Any]] = []
         declared = dict(DECLARED) if aws is not None else {**DECLARED, "views": []}
         folder = stage.root / "include" / "pipelines" / PIPELINE
-        for name, text in (("gold/minutes.sql", MINUTES_SQL), ("views/newest.sql", NEWEST_SQL)):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+        write_files(folder, {"gold/minutes.sql": MINUTES_SQL, "views/newest.sql": NEWEST_SQL})
         stage.declare(**declared)
         if aws is not None:
             self._announces(aws)
@@ -124,8 +122,9 @@ class Traffic:
 
     def newest(self) -> Counter[tuple[str, int]]:
         """Returns the rows of the latest-rows table."""
-        rows = self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "n"])
-        return Counter((row["symbol"], row["n"]) for row in ([] if rows is None else rows.to_pylist()))
+        return Counter(
+            (row["symbol"], row["n"]) for row in table_rows(self.stage.lake, PIPELINE, LATEST, "symbol", "n")
+        )
 
     def true_newest(self) -> Counter[tuple[str, int]]:
         """Returns from bronze the row with the greatest time of each symbol; among equal times the last arrived."""

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-import yaml
 
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_files
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Damage, MutableRows, events_of, find_damage, time_of
@@ -27,7 +27,7 @@ from tests.spark.mutations.mutation_harness import PIPELINE as CRM
 from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
 MakeStage = Callable[..., FaultProject]
-#: tests/spark/mutations/test_apply_crashes.py crashes at all steps; these processes are killed with SIGKILL.
+#: tests/spark/mutations/test_apply.py crashes at all steps; these processes are killed with SIGKILL.
 POINTS = (IN_MERGE, "merged:activities", "notified:activities", "stored")
 END_SECONDS = 300.0
 
@@ -39,9 +39,8 @@ class Log:
         self.stage = stage
         self.truth = MutableRows(stage.seed)
         spec = declared(optimize_every=2)
-        folder = stage.root / "include" / "pipelines" / CRM
-        folder.mkdir()
-        (folder / "pipeline.yaml").write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_unset=True)))
+        mapping = spec.model_dump(mode="json", exclude_unset=True)
+        write_files(stage.root, {f"include/pipelines/{CRM}/pipeline.yaml": mapping})
         self.tables = MutationHarness(stage.root / "lake", spec)
 
     def land(self, **counts: int) -> None:

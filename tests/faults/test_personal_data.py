@@ -28,7 +28,7 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser, ParserInputs
 from deltaworks.privacy.paths import vault_identities
 from deltaworks.specs.project import load_catalog
-from deltaworks.testing import declare_pipeline, declare_table, write_files
+from deltaworks.testing import declare_pipeline, declare_table, present, write_files
 from sandbox.servers.kafka_broker import create_topics, running_broker
 from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
 from tests.faults.harness.collector_lake import EVENT
@@ -244,8 +244,7 @@ def test_an_event_has_one_token_by_whatever_way_it_comes(stage: CollectorHarness
         options = {"bootstrap.servers": broker.address.bootstrap, "group.id": "one", "auto.offset.reset": "earliest"}
         consumer = Consumer(options)
         consumer.subscribe(["orders"])
-        record = consumer.poll(60)
-        assert record is not None
+        record = present(consumer.poll(60))
         assert record.error() is None
         value = record.value()
         assert isinstance(value, bytes)

@@ -19,6 +19,7 @@ from deltaworks.privacy.vault.job import maintain
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.privacy.vault.tables import CellAddress, open_cell, seal_cell
+from deltaworks.testing import present
 from tests.faults.harness.vault_entry import STEPS
 from tests.unit.privacy.vault.vault_harness import NAMESPACE, device_of, email_of, environment_of, seal_file, subject_of
 
@@ -96,8 +97,7 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
     home, objects = NamespaceVault.open(environment, NAMESPACE), LocalObjects(tmp_path / "vault")
     made = home.keys.get_or_create(["p1_a", "p1_b"])
     page = paths.vault_key_page(NAMESPACE, paths.vault_page_of("p1_a"))
-    copy = objects.get(page)
-    assert copy is not None
+    copy = present(objects.get(page))
     home.keys.shred(["p1_a"])
     if off:
         monkeypatch.setattr(EpochKeys, "destroy", lambda *_: None)

@@ -18,6 +18,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_files
 from tests.fuzz.cases import Case
 from tests.fuzz.mutations import ODD_VALUES
 from tests.fuzz.targets import Inputs
@@ -185,9 +186,7 @@ def _project() -> tempfile.TemporaryDirectory[str]:
     """A project of one pipeline, one relay and one environment, cached for the process."""
     folder = tempfile.TemporaryDirectory(prefix="fuzz-project-")
     for variant, place in PLACES.items():
-        path = Path(folder.name) / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_MINIMAL[variant]))
+        write_files(Path(folder.name), {place: json.dumps(_MINIMAL[variant])})
     return folder
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from sandbox.servers.landing import LAKE_BUCKET
 from tests.integration.airflow_harness import AirflowHarness
 
@@ -40,8 +41,7 @@ def age_files(harness: AirflowHarness, *, files: int = 2) -> AgedFiles:
     orphan 60 and one 10 hours ago. Nothing may write to the table meanwhile.
     """
     objects = open_objects(harness.catalog.environment.lake)
-    table = Lake(harness.catalog.environment.lake).open(KEY)
-    assert table is not None
+    table = present(Lake(harness.catalog.environment.lake).open(KEY))
     actions = _actions(objects)
     live = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
     live = {path: add for path, add in live.items() if path in set(_paths(table))}
@@ -98,8 +98,7 @@ def _actions(objects: ObjectStore) -> list[dict[str, Any]]:
 
 
 def _copied(objects: ObjectStore, add: Mapping[str, Any]) -> dict[str, Any]:
-    found = objects.get(f"{KEY}/{add['path']}")
-    assert found is not None
+    found = present(objects.get(f"{KEY}/{add['path']}"))
     path = str(Path(add["path"]).with_name(f"rewritten-{Path(add['path']).name}"))
     objects.put(f"{KEY}/{path}", found.data)
     return {**add, "path": path}

@@ -28,6 +28,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import present, table_rows, write_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
 from sandbox.stack.stack import down, status, up
@@ -94,9 +95,7 @@ def linked_project(folder: Path) -> Path:
 def clicks_project(folder: Path, *, more: str = "") -> Path:
     """Creates a project with one small pipeline."""
     project = linked_project(folder)
-    clicks = project / "include" / "pipelines" / "clicks"
-    clicks.mkdir(parents=True)
-    (clicks / "per_day.sql").write_text(PER_DAY)
+    write_files(project, {"include/pipelines/clicks/per_day.sql": PER_DAY})
     _declare(project, more)
     return project
 
@@ -185,8 +184,7 @@ class AirflowHarness:
 
     def rows(self) -> list[int]:
         """Returns the numbers of all events in the table."""
-        found = Lake(self.catalog.environment.lake).rows(paths.table("clicks", "clicks"), columns=["number"])
-        return [] if found is None else found.column("number").to_pylist()
+        return [row["number"] for row in table_rows(Lake(self.catalog.environment.lake), "clicks", "clicks", "number")]
 
     def await_progress(self, after: int) -> Heartbeat:
         """Waits until a live stream has landed more rows than `after`."""
@@ -196,9 +194,7 @@ class AirflowHarness:
             return beat is not None and psutil.pid_exists(beat.pid) and len(self.rows()) > after
 
         wait(moving, "no stream is landing rows", BACK_SECONDS)
-        beat = self.beat()
-        assert beat is not None
-        return beat
+        return present(self.beat())
 
     def send(self) -> None:
         """Restarts a sender that has ended."""
@@ -215,8 +211,7 @@ class AirflowHarness:
     def turns(self) -> list[str]:
         """Returns the runs that committed to the table, newest first; a run occurs again after another one's commit."""
         lake, key = Lake(self.catalog.environment.lake), paths.table("clicks", "clicks")
-        table = lake.open(key)
-        assert table is not None
+        table = present(lake.open(key))
         runs = [str(commit.metadata.get("run")) for commit in commit_history(lake, key, newest=table.version())]
         return [run for run, _ in groupby(runs)]
 

@@ -27,6 +27,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from generator.games import deliveries
 from generator.reference_scan import scan
 from generator.settings import FaultRates, GamesSettings
@@ -118,8 +119,7 @@ class GamesProject:
     def restart(self, people: People) -> None:
         """Accepts the current declaration and restarts the stream with it, by clearing its task."""
         objects = open_objects(self.catalog.environment.lake)
-        before = read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json"))
-        assert before is not None
+        before = present(read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json")))
         dag_id, run_id = airflow_run_of(before.run)
         spec = load_catalog("local", root=self.home.project).pipeline("games")
         specs = PipelineHome.open(self.catalog.environment.lake, "games").specs
@@ -174,9 +174,7 @@ class GamesProject:
         return {(row["event_id"], int(row["event_time"].timestamp())): row["_batch_id"] for row in rows}
 
     def version(self, table: str) -> int:
-        opened = self.lake.open(paths.table("games", table))
-        assert opened is not None
-        return opened.version()
+        return present(self.lake.open(paths.table("games", table))).version()
 
     def versions(self) -> dict[str, int]:
         return {table: self.version(table) for table in TABLES}

@@ -16,7 +16,6 @@ import pytest
 from benchmarks.registry import BENCHMARKS
 from tests.shared_data import SHARED_DATA
 
-pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 300
 KEYS = {"benchmark", "metric", "ours", "other", "unit", "ratio", "sizes", "cores", "versions"}

@@ -20,7 +20,6 @@ from tests.collector_process import KEY, CollectorProcess, declaration
 from tests.unit.collector.test_clients import client
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
 PINS = Path(__file__).parent / "sdks" / "package.json"
 
 

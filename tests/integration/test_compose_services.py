@@ -33,7 +33,6 @@ from tests.shared_data import SHARED_DATA
 from tests.waiting import eventually
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(missing_rights()), reason=f"containers cannot be run here: {missing_rights()}"),
     pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed (apt-get install postgresql)"),

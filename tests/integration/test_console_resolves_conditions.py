@@ -29,6 +29,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.dag_ids import HEALTH_DAG
+from deltaworks.testing import present, table_rows
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.environment import process_environment
@@ -47,7 +48,7 @@ from tests.integration.airflow_people import People
 from tests.integration.console_pages import Console, console_of
 from tests.processes import run_process
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 DECLARED = """
 pipeline: clicks
@@ -112,8 +113,7 @@ class Lake(AirflowHarness):
         """Returns a column of a table."""
         from deltaworks.tables.lake import Lake as Tables
 
-        found = Tables(self.catalog.environment.lake).rows(paths.table("clicks", table), columns=[column])
-        return [] if found is None else found.column(column).to_pylist()
+        return [row[column] for row in table_rows(Tables(self.catalog.environment.lake), "clicks", table, column)]
 
     def lands(self) -> None:
         """Lands an object and waits for its rows."""
@@ -395,9 +395,7 @@ def test_a_failing_source_is_shown_and_the_stream_is_retried_after_its_repair(la
 
 
 def relay_beat(lake: Lake) -> Heartbeat:
-    beat = read_heartbeat(lake.objects, paths.heartbeat(paths.relay_control("landing")))
-    assert beat is not None
-    return beat
+    return present(read_heartbeat(lake.objects, paths.heartbeat(paths.relay_control("landing"))))
 
 
 def test_a_dead_relay_is_restarted(lake: Lake, console: Console) -> None:

@@ -17,7 +17,6 @@ from tests.integration.containers.specs import Condition, ProjectSpec
 from tests.waiting import eventually
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.skipif(bool(missing_rights()), reason=f"containers cannot be run here: {missing_rights()}"),
     pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed (apt-get install postgresql)"),
 ]

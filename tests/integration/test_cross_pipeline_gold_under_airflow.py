@@ -18,12 +18,13 @@ from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import table_rows, write_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import BACK_SECONDS, clicks_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 BUILD_SECONDS = 300.0
 CLICKS_GOLD, DIGEST_GOLD = dag_id("clicks", "gold"), dag_id("digest", "gold")
 # Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
@@ -71,8 +72,7 @@ class AirflowHarness:
         return Lake(self.catalog.environment.lake)
 
     def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
-        rows = self.lake.rows(paths.table(pipeline, table))
-        return [] if rows is None else rows.to_pylist()
+        return table_rows(self.lake, pipeline, table)
 
     def check(self) -> None:
         """Checks both gold tables against the landed clicks."""
@@ -100,10 +100,7 @@ class AirflowHarness:
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
     project = clicks_project(tmp_path_factory.mktemp("project"), more=PER_DAY)
-    digest = project / "include" / "pipelines" / "digest"
-    digest.mkdir()
-    (digest / "pipeline.yaml").write_text(DIGEST)
-    (digest / "doubled.sql").write_text(DOUBLED)
+    write_files(project / "include/pipelines/digest", {"pipeline.yaml": DIGEST, "doubled.sql": DOUBLED})
     with running_stack(project) as (home, catalog):
         harness = AirflowHarness(home, catalog)
         for day, count in zip(DATES, (30, 20, 10), strict=True):

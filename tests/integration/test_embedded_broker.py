@@ -13,13 +13,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_project
 from sandbox.stack.environment import read_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.report import ProgramStatus
 from sandbox.stack.stack import down, status, up
 
-pytestmark = pytest.mark.integration
 HEAL_SECONDS = 60.0
 PIPELINE = """
 pipeline: clicks
@@ -35,12 +35,8 @@ tables: [{name: clicks, catch_all: true}]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
     """A project with one Kafka pipeline and no DAG."""
     project = tmp_path_factory.mktemp("project")
-    include = project / "include"
-    (include / "pipelines" / "clicks").mkdir(parents=True)
-    (include / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE)
-    (include / "environments").mkdir()
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
-    (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0])
+    write_project(project, PIPELINE, environment=environment.partition("overrides:")[0], relays=[])
     for name in ("include/deltaworks", "include/sandbox", "include/spark", "include/jars", "plugins"):
         (project / name).symlink_to(PROJECT_ROOT / name)
     (project / "dags").mkdir()

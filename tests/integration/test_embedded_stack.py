@@ -1,27 +1,32 @@
-"""The embedded stack with real processes: it starts, restarts failed parts, stops completely and resumes."""
+"""The embedded stack with real processes: it starts, restarts failed parts, stops, and resumes without a loss."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from deltaworks.airflow_client.api import AirflowApi, DagRun
+from deltaworks.testing import present, write_files
+from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.memory import sample_memory
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
-from sandbox.stack.environment import read_env
+from sandbox.stack.environment import process_environment, read_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.report import StackAddresses
 from sandbox.stack.shutdown import StopFlags
 from sandbox.stack.stack import down, status, up
 from sandbox.stack.supervisor import Supervisor
-
-pytestmark = pytest.mark.integration
+from tests.integration.airflow_harness import BACK_SECONDS, AirflowHarness, running_harness, wait
+from tests.processes import run_process
 
 TASK_SECONDS = 20
 # By default Airflow ends a task about 30 s after its API server is gone.
@@ -47,8 +52,7 @@ with DAG("asleep", schedule="@continuous", start_date=datetime(2026, 1, 1), max_
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
     folder = tmp_path_factory.mktemp("stack")
     dags = folder / "dags"
-    dags.mkdir()
-    (dags / "endless.py").write_text(DAG)
+    write_files(folder, {"dags/endless.py": DAG})
     found = StackHome.at(folder / "home", dags_folder=dags)
     yield found
     down(home=found, grace_seconds=0)
@@ -104,9 +108,7 @@ def _running_since(api: AirflowApi, moment: float) -> DagRun | None:
 
 def _await_task(api: AirflowApi, moment: float) -> DagRun:
     _wait(lambda: _running_since(api, moment) is not None, "no task was started")
-    run = _running_since(api, moment)
-    assert run is not None
-    return run
+    return present(_running_since(api, moment))
 
 
 def test_everything_is_healthy_and_a_second_up_changes_nothing(home: StackHome, addresses: StackAddresses) -> None:
@@ -221,3 +223,49 @@ def test_logs_are_kept_for_every_program(home: StackHome) -> None:
     logs = {path.name for path in Path(home.logs).iterdir()}
 
     assert {"moto.log", "s3proxy.log", "airflow-scheduler.log", "airflow-apiserver.log", "supervisord.log"} <= logs
+
+
+OBJECTS, EVENTS = 3, 10
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
+    with running_harness(tmp_path_factory.mktemp("stage")) as harness:
+        yield harness
+
+
+@pytest.mark.timeout(1800)
+def test_what_landed_unread_before_a_stop_is_read_once_after_the_start(harness: AirflowHarness) -> None:
+    harness.await_progress(0)
+    sent, *_ = harness.settle()
+    relay = StopFlags.load(harness.home).relays["landing"]
+    relay.set(by="a test", reason="so that nobody reads what lands now")
+    wait(lambda: "relay" not in _kinds(harness), "the relay has not ended", BACK_SECONDS)
+    put = landing_sink(harness.catalog.environment.landing)
+    for first in range(sent, sent + OBJECTS * EVENTS, EVENTS):
+        lines = (json.dumps({"number": first + i, "at": 1_700_000_000 + first + i}) for i in range(EVENTS))
+        put(f"clicks/2023/11/14/22/{first:08d}.json", "\n".join(lines).encode())
+
+    down(home=harness.home)
+    up(home=harness.home)
+    relay.clear()
+
+    owed = Counter(range(sent + OBJECTS * EVENTS))
+    wait(lambda: len(harness.rows()) >= owed.total(), "what landed before the stop does not arrive", BACK_SECONDS)
+    assert Counter(harness.rows()) == owed
+
+
+@pytest.mark.timeout(900)
+def test_what_landed_before_a_stop_can_be_reprocessed_after_the_start(harness: AirflowHarness) -> None:
+    before = Counter(harness.rows())
+    command = [sys.executable, "-m", "deltaworks.cli", "reprocess", "clicks", "--from-start", "--no-dry-run"]
+
+    done = run_process(command, env=process_environment(harness.home), timeout=600)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(before) // EVENTS} objects" in done.stdout
+    assert Counter(harness.rows()) == before
+
+
+def _kinds(harness: AirflowHarness) -> set[str]:
+    return {process.kind for process in stack_processes(harness.home)}

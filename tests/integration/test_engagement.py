@@ -13,7 +13,6 @@ import yaml
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
@@ -23,7 +22,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
-from deltaworks.testing import load_project
+from deltaworks.testing import load_project, table_rows
 from generator.engagement import EngagementRecord, engagement_records
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
@@ -34,7 +33,6 @@ from tests.batch_points import call_at_points
 from tests.integration.engagement_rows import check_landed, check_mutated
 from tests.spark.conftest import spark
 
-pytestmark = [pytest.mark.integration]
 __all__ = ["spark"]
 PIPELINE = "engagement"
 SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)
@@ -71,8 +69,7 @@ class Platform:
         MutationRun(self.spark, self.catalog, PIPELINE, lease_wait_seconds=60).run()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found = Lake(self.catalog.environment.lake).rows(paths.table(PIPELINE, table))
-        return [] if found is None else found.to_pylist()
+        return table_rows(Lake(self.catalog.environment.lake), PIPELINE, table)
 
     @property
     def truth(self) -> EngagementTruth:

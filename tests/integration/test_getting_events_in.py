@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import present, write_files
 from tests.processes import run_process
 from tests.webhook_events import webhooks
 
-pytestmark = pytest.mark.integration
 PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
 #: A cold start: Airflow parses its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
@@ -113,12 +113,9 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
 def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(project: Path) -> None:
     for name in ("HTTP", "Kafka"):
         declared, *collectors = blocks(name, "yaml")
-        folder = project / "include" / "pipelines" / declared.split()[1]
-        folder.mkdir(parents=True)
-        (folder / "pipeline.yaml").write_text(declared)
+        write_files(project, {f"include/pipelines/{declared.split()[1]}/pipeline.yaml": declared})
         for collector in collectors:
-            (project / "include" / "collectors").mkdir()
-            (project / "include" / "collectors" / "edge.yaml").write_text(collector)
+            write_files(project, {"include/collectors/edge.yaml": collector})
     sent = webhooks(300)
     sent.write(project / "events.jsonl")
     order = json.loads(re.findall(r"`(\{.*?\})`", section("Kafka"))[0])
@@ -129,8 +126,7 @@ def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(p
     up = typed(shlex.split(starting)[1:], project)
     assert up.returncode == 0
     assert "Created topics: orders" in up.stdout
-    collector = re.search(r"^Collector +(\S+)$", up.stdout, re.MULTILINE)
-    assert collector is not None
+    collector = present(re.search(r"^Collector +(\S+)$", up.stdout, re.MULTILINE))
     for line, events in ((one, 1), (many, len(sent.events))):
         words = shlex.split(line.replace("ADDRESS", collector[1]))
         done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=True)
@@ -140,8 +136,7 @@ def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(p
     again, produce, total = commands.splitlines()
     assert again == starting
     (project / "send.py").write_text(program)
-    address = re.search(r"^Kafka +(\S+)$", up.stdout, re.MULTILINE)
-    assert address is not None
+    address = present(re.search(r"^Kafka +(\S+)$", up.stdout, re.MULTILINE))
     words = shlex.split(produce.replace("ADDRESS", address[1]))
     assert (words[0], words[-2:]) == ("python", ["<", "orders.jsonl"])
     with (project / "orders.jsonl").open("rb") as events_of_orders:

@@ -15,12 +15,12 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import present
 from sandbox.stack.environment import process_environment
 from tests.integration.airflow_harness import GOLD, AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People
 from tests.processes import run_process
 
-pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
 GOLD_DAG, REFRESH = dag_id("clicks", "gold"), get_operation("refresh_gold").dag_id("clicks")
 
@@ -71,8 +71,7 @@ def test_airflows_backfill_builds_its_dates(harness: AirflowHarness, people: Peo
     # A build of one date does not change the recorded inputs of other dates.
     newest, first = builds(harness)[0], builds(harness)[-1]
     assert newest == first
-    answers = Lake(harness.catalog.environment.lake).rows(paths.table("clicks", "per_day"))
-    assert answers is not None
+    answers = present(Lake(harness.catalog.environment.lake).rows(paths.table("clicks", "per_day")))
     assert {str(row["event_date"]) for row in answers.to_pylist()} == {"2023-11-14"}
 
 
@@ -108,14 +107,11 @@ def test_a_gold_refresh_is_a_dry_run_by_default_and_swaps_a_shadow_on_request(
 
     people.trigger(REFRESH, conf=form | {"dry_run": False}, run_id="swapped")
     assert people.wait_for_run(REFRESH, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
-    answers = lake.rows(key)
-    assert answers is not None
+    answers = present(lake.rows(key))
     assert {row["edition"] for row in answers.to_pylist()} == {"second"}
     assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(harness.rows())
     assert find_shadows(lake, "clicks", "per_day").numbers == ()
 
 
 def _version(lake: Lake, key: str) -> int:
-    table = lake.open(key)
-    assert table is not None
-    return table.version()
+    return present(lake.open(key)).version()

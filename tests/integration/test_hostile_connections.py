@@ -9,8 +9,6 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 
-pytestmark = pytest.mark.integration
-
 
 def hostile(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "tests.hostile", *arguments]

@@ -15,7 +15,6 @@ from tests.integration.containers.namespace_host import NamespaceHost, missing_r
 from tests.integration.containers.running import FETCHED, check_out
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.skipif(bool(missing_rights()), reason=f"containers cannot be run here: {missing_rights()}"),
 ]
 

@@ -13,11 +13,11 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.shares import PROCESS_POOL
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People, Slot
 
-pytestmark = pytest.mark.integration
 NIGHT = dag_id("clicks", "maintenance")
 VACUUM, BACK = (get_operation(name).dag_id("clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
@@ -63,8 +63,7 @@ def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> st
         )
 
     wait(asks, f"{run_id} asks nobody", NIGHT_SECONDS)
-    asked = people.question(dag_id, run_id, task_id)
-    assert asked is not None
+    asked = present(people.question(dag_id, run_id, task_id))
     assert not asked["response_received"]
     assert asked["defaults"] is None
     return str(asked["body"])
@@ -180,8 +179,7 @@ def in_turn(slots: list[Slot]) -> bool:
 @pytest.mark.timeout(400)
 def test_a_restore_asks_with_its_count_and_runs_only_after_approval(harness: AirflowHarness, people: People) -> None:
     kept = sorted(harness.rows())
-    table = Lake(harness.catalog.environment.lake).open(KEY)
-    assert table is not None
+    table = present(Lake(harness.catalog.environment.lake).open(KEY))
     harness.send()
     harness.await_progress(len(kept))
     harness.settle()

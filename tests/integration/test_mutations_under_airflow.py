@@ -21,6 +21,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present, table_rows
 from generator.engagement import EngagementRecord, engagement_records
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementLog, EngagementTruth
@@ -33,7 +34,7 @@ from tests.integration.airflow_harness import BACK_SECONDS, linked_project, peop
 from tests.integration.airflow_people import People
 from tests.integration.engagement_rows import check_landed, check_mutated
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 MUTATIONS = dag_id("engagement", "mutations")
 SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=11)
 JOB_SECONDS = 300.0
@@ -73,13 +74,11 @@ class Platform:
 
     def count(self, table: str) -> int:
         """Returns the number of a table's rows."""
-        rows = self.lake.rows(paths.table("engagement", table), columns=["_batch_id"])
-        return 0 if rows is None else rows.num_rows
+        return len(table_rows(self.lake, "engagement", table, "_batch_id"))
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Returns all rows of a table."""
-        rows = self.lake.rows(paths.table("engagement", table))
-        return [] if rows is None else rows.to_pylist()
+        return table_rows(self.lake, "engagement", table)
 
     @property
     def lake(self) -> Lake:
@@ -94,9 +93,7 @@ class Platform:
     def beat(self) -> Heartbeat:
         """Returns the stream's heartbeat."""
         objects = open_objects(self.catalog.environment.lake)
-        beat = read_heartbeat(objects, paths.pipeline_control("engagement", "heartbeat.json"))
-        assert beat is not None
-        return beat
+        return present(read_heartbeat(objects, paths.pipeline_control("engagement", "heartbeat.json")))
 
 
 def _project(folder: Path) -> Path:

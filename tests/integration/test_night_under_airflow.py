@@ -18,6 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present, write_files
 from sandbox.demo.aged_files import AGED_HOURS, leave_aged_files
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
@@ -25,7 +26,6 @@ from sandbox.stack.home import StackHome
 from tests.integration.airflow_harness import linked_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
 
-pytestmark = pytest.mark.integration
 NIGHT = dag_id("shop", "maintenance")
 STEPS = ("optimize_tables", "vacuum_tables", "rebuild_gold")
 #: More than the driver deletes itself.
@@ -108,10 +108,7 @@ def broken_file(home: StackHome) -> Path:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     project = linked_project(tmp_path_factory.mktemp("project"))
-    shop = project / "include" / "pipelines" / "shop"
-    shop.mkdir(parents=True)
-    (shop / "pipeline.yaml").write_text(SHOP)
-    (shop / "per_day.sql").write_text(PER_DAY)
+    write_files(project, {"include/pipelines/shop/pipeline.yaml": SHOP, "include/pipelines/shop/per_day.sql": PER_DAY})
     with running_stack(project, variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog), people_of(home) as people:
         land(catalog)
         aged = leave_aged_files(catalog, "shop", "clicks", lake_folder=home.lake, files=AGED_FILES)
@@ -127,8 +124,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def replaced_files(home: StackHome, catalog: Catalog) -> list[Path]:
     """Merges the files of a table as if it had been long ago; returns the paths of those that were replaced."""
-    opened = Lake(catalog.environment.lake).open(paths.table("shop", "taps"))
-    assert opened is not None
+    opened = present(Lake(catalog.environment.lake).open(paths.table("shop", "taps")))
     folder = home.lake / LAKE_BUCKET / paths.table("shop", "taps")
     before = [folder / path for path in opened.get_add_actions(flatten=True).column("path").to_pylist()]
     opened.optimize.compact()
@@ -155,8 +151,7 @@ def set_back(commit: Path, *, hours: int) -> None:
 
 
 def optimize_commits(catalog: Catalog, table: str) -> list[dict[str, Any]]:
-    opened = Lake(catalog.environment.lake).open(paths.table("shop", table))
-    assert opened is not None
+    opened = present(Lake(catalog.environment.lake).open(paths.table("shop", table)))
     return [commit for commit in opened.history() if commit["operation"] == "OPTIMIZE"]
 
 

@@ -26,7 +26,6 @@ from tests.unit.specs.conftest import ENVIRONMENT, write_project
 from tests.waiting import eventually
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.skipif(
         shutil.which("prometheus") is None, reason="no prometheus on the PATH: apt-get install prometheus"
     ),

@@ -10,11 +10,12 @@ import pytest
 from deltaworks.operations.registry import get_operation
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.dag_ids import dag_id
+from deltaworks.testing import present
 from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
 from tests.integration.games_project import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesProject, running_games
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 REPROCESS, BACK = (get_operation(name).dag_id("games") for name in ("reprocess", "restore"))
 CLEAN = dag_id("landing", "clean")
 
@@ -116,8 +117,7 @@ def _state(people: People, run_id: str, task_id: str) -> str | None:
 
 def _age(games: GamesProject, before: date) -> frozenset[str]:
     """Makes objects that landed for earlier dates, and those next to them, a month old."""
-    log = games.lake.open(file_events_key("landing"))
-    assert log is not None
+    log = present(games.lake.open(file_events_key("landing")))
     prefixes = [f"games/{before - timedelta(days=days):%Y/%m/%d}/" for days in range(1, 4)]
     beside = f"key IN ('{UNFIT}', '{UNCLAIMED}')"
     chosen = " OR ".join([*(f"key LIKE '{prefix}%'" for prefix in prefixes), beside])

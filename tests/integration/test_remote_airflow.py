@@ -19,10 +19,10 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import present, write_files
 from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait
 from tests.integration.airflow_people import People
 
-pytestmark = pytest.mark.integration
 DAG, VACUUM = "clicks__stream", "clicks__maintenance"
 DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, password: env:PASSWORD_OF_AIRFLOW}\n"
 
@@ -70,12 +70,10 @@ def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) ->
     here = harness.home.project / "include"
     shutil.copytree(here / "pipelines", folder / "include" / "pipelines")
     shutil.copytree(here / "relays", folder / "include" / "relays")
-    other = folder / "include" / "pipelines" / "clicks_2" / "pipeline.yaml"
-    other.parent.mkdir()
-    other.write_text(PIPELINE.replace("pipeline: clicks", "pipeline: clicks_2"))
+    other = PIPELINE.replace("pipeline: clicks", "pipeline: clicks_2")
     environment = (here / "environments" / "local.yaml").read_text().replace("environment: local", "environment: far")
-    (folder / "include" / "environments").mkdir()
-    (folder / "include" / "environments" / "far.yaml").write_text(environment + DECLARED)
+    far = {"pipelines/clicks_2/pipeline.yaml": other, "environments/far.yaml": environment + DECLARED}
+    write_files(folder / "include", far)
     with harness.people() as airflow:
         login = airflow.login
     variables = {name: value for name, value in os.environ.items() if name != CONNECTION_VARIABLE} | {
@@ -92,9 +90,7 @@ def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def is_paused(people: People) -> bool:
-    dag = people.dag(DAG)
-    assert dag is not None
-    return dag.is_paused
+    return present(people.dag(DAG)).is_paused
 
 
 @pytest.mark.timeout(900)

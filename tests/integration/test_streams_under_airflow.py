@@ -21,8 +21,6 @@ from tests.integration.airflow_harness import (
     wait,
 )
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:

@@ -1,4 +1,4 @@
-"""A table swap on S3: the storage copies files itself, for any partition names, and other objects are not touched."""
+"""Folders on S3: a table swap that the storage copies, and an experiment; other objects are not touched."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import swap_content, verify_swap
+from deltaworks.testing import present
+from sandbox.experiments.scratch_folder import scratch_folder
 from sandbox.servers.object_store import lake_storage, running_object_store
 
-pytestmark = pytest.mark.integration
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 COMMIT = FilesCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
 AWKWARD = ["plain", "a b", "50%", "a+b", "ü", "a/b", "x=y", "a%20b"]
@@ -29,8 +31,7 @@ def write(lake: Lake, key: str, rows: list[dict[str, Any]]) -> None:
 
 
 def content(lake: Lake) -> list[tuple[str, int]]:
-    rows = lake.rows(TABLE)
-    assert rows is not None
+    rows = present(lake.rows(TABLE))
     return sorted((row["org"], row["n"]) for row in rows.to_pylist())
 
 
@@ -53,7 +54,30 @@ def test_a_table_is_swapped_and_its_shadow_removed(tmp_path: Path, monkeypatch: 
         assert before == sorted((name, 0) for name in AWKWARD)
         assert after == content(lake) == sorted((name, number) for number, name in enumerate(AWKWARD, 1))
         assert objects.list(f"{SHADOW}/") == []
-        opened = lake.open(TABLE)
-        assert opened is not None
+        opened = present(lake.open(TABLE))
         opened.load_as_version(0)
         assert {row["n"] for row in opened.to_pyarrow_table().to_pylist()} == {0}, "the old table can be gone back to"
+
+
+def test_it_is_removed_with_all_in_it_and_its_neighbours_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_object_store(tmp_path, buckets=["bucket"]) as address:
+        for name, value in address.environment().items():
+            monkeypatch.setenv(name, value)
+        storage = lake_storage("s3://bucket/lake")
+        objects = open_objects(storage)
+        objects.put("experiments/run-12/mine", b"mine")
+        inside = [f"experiments/run-1/{name}" for name in ("t/_delta_log/0.json", "t/org_id=a%20b/1.parquet")]
+
+        with scratch_folder(storage, "experiments/run-1"):
+            for key in inside:
+                objects.put(key, b"rows")
+
+        assert objects.list("experiments/") == ["experiments/run-12/mine"]
+        with scratch_folder(storage, "experiments/run-1", keep=True):
+            objects.put(inside[0], b"rows")
+        with (
+            pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"),
+            scratch_folder(storage, "experiments/run-1"),
+        ):
+            pass
+        assert objects.list("experiments/run-1/") == inside[:1]

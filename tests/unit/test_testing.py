@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from deltaworks import testing
-from deltaworks.testing import declare_columns, declare_table, write_project
+from deltaworks.testing import declare_columns, declare_table, present, write_project
 from tests.processes import run_process
-from tests.unit.feeds.test_page import examples
+from tests.unit.feeds.test_process import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to/test-a-pipeline.md"
@@ -72,6 +72,12 @@ def test_a_column_is_declared_by_text_or_by_a_mapping() -> None:
 )
 def test_a_table_gets_its_events(table: dict[str, object], declared: dict[str, object]) -> None:
     assert table == declared
+
+
+def test_a_missing_value_fails_the_test() -> None:
+    assert present("") == ""
+    with pytest.raises(AssertionError):
+        present(None)
 
 
 def imports_testing(tree: ast.AST) -> bool:

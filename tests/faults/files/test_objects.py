@@ -1,23 +1,43 @@
-"""Objects with unusual names, overwritten, deleted or damaged objects, and a storage that fails."""
+"""Unusual, overwritten, deleted, damaged and unannounced objects, failing storage and listings, a reset event log."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import shutil
 import unicodedata
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from deltaworks.sources.objects.file_event_log import FileEventLog
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.verdicts import evaluate_health
+from deltaworks.control.objects import open_objects
+from deltaworks.control.paths import relay_control
+from deltaworks.errors import DeltaworksError
+from deltaworks.sources.objects.file_event_log import FileEventLog, file_events_key
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.sources.objects.relay import bucket
+from deltaworks.sources.objects.relay.lister import read_listing_record, request_listing
+from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.relay.relay import Relay
+from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.bucket_project import BucketProject, RowsVerdict
 from tests.faults.harness.fault_project import FaultProject
+from tests.faults.harness.file_log_verdict import proxied_landing
 from tests.faults.harness.file_protections import switch_off
+from tests.unit.sources.objects.relay.relay_harness import running
+from tests.waiting import eventually
 
 Say = Callable[..., None]
 MakeStage = Callable[..., FaultProject]
@@ -236,3 +256,134 @@ def test_28_an_object_that_is_denied_while_its_neighbours_are_not_stops_nothing(
     told(print_result, "28 one object answers 403", verdict)
     assert verdict.is_exact
     assert verdict.whole == {"in/denied": ["object_unreadable"]}
+
+
+ANNOUNCED = [f"games/{number}" for number in range(20)]
+SILENT = [f"games/silent-{number}" for number in range(5)]
+
+
+def relay_of(landing: Any, **changes: Any) -> Relay:
+    return Relay(landing.spec(**changes), lake=landing.lake, queue=landing.queue(), landing=landing.storage)
+
+
+@pytest.mark.parametrize("without", ["", "listing"], ids=["protected", "without"])
+def test_30_objects_no_message_comes_about_are_found_and_told(
+    landing: Any, report_files_fault: Tell, without: str
+) -> None:
+    declared = {} if without else {"listing": {"grace_minutes": 0}}
+    objects = open_objects(landing.lake)
+    landing.put(*ANNOUNCED)
+    with running(relay_of(landing, **declared)) as relay:
+        eventually(lambda: relay.counts.deleted == len(ANNOUNCED), "what is announced is taken")
+        if not without:
+            eventually(lambda: (read_listing_record(objects, "landing") or never()).passes == 1, "a first pass")
+        landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
+        landing.put(*SILENT)
+        request_listing(objects, "landing", by="a test")
+        if not without:
+            eventually(lambda: (read_listing_record(objects, "landing") or never()).passes == 2, "a second pass")
+            eventually(lambda: alert_of(landing) == "FILES_LOST", "the alert")
+        told = alert_of(landing)
+    verdict = report_files_fault("30 never announced", [*ANNOUNCED, *SILENT], off=without, note=f"alert {told}")
+    assert verdict.is_exact == (not without)
+    assert verdict.lost.total() == (len(SILENT) if without else 0)
+
+
+def never() -> Any:
+    """Time of the last listing when none has been recorded yet."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(passes=-1)
+
+
+def alert_of(landing: Any) -> str:
+    """Returns the alert cause that the health check finds for the relay; empty if it is healthy."""
+    heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
+    return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
+
+
+@pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
+def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
+    landing: Any, proxy: FaultProxy, report_files_fault: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
+) -> None:
+    """The first page is throttled and the second is never answered, each more often than the client retries."""
+    monkeypatch.setattr(bucket, "_KEYS_PER_PAGE", 7)
+    switch_off(monkeypatch, without)
+    landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})
+    landing.put(*ANNOUNCED)
+    proxy.faults = [
+        Fault(action=Action.LOSE_REPLY, path="continuation-token", times=7),
+        Fault(action=Action.REFUSE, path="list-type=2", times=7),
+    ]
+    hit = proxied_landing(landing, proxy)
+    failure = ""
+    try:
+        spec = hit.spec(queue_url=None, listing={})
+        Relay(spec, lake=hit.lake, queue=None, landing=hit.storage, until_drained=True).run()
+    except Exception as error:
+        failure = getattr(error, "condition", type(error).__name__)
+    note = f"faults {len(proxy.incidents)}, it ended with {failure or 'nothing'}"
+    verdict = report_files_fault("28 listing", ANNOUNCED, off=", ".join(without), note=note)
+    assert verdict.is_exact == (not without)
+    assert bool(failure) == bool(without)
+    if not without:
+        assert len(proxy.incidents) == 14
+
+
+BEFORE, AFTER = 5, 20
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose relay's log has five objects. The stream's offset is stored as Spark stores it."""
+    announce(tmp_path, [f"old-{number}" for number in range(BEFORE)], epoch=1)
+    return tmp_path
+
+
+def announce(project: Path, keys: list[str], *, epoch: int) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    events = [FileEvent("b", key, 9, "e", None, at, "ObjectCreated:Put", None) for key in keys]
+    lake = local_lake(f"{project}/lake")
+    FileEventLogWriter(lake, "landing", epoch=epoch).append([ReceivedEvent(event, "m", at) for event in events])
+
+
+def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
+    """Returns the files that a new run of a stream reads from an offset, and the end offset."""
+    lake = local_lake(f"{project}/lake")
+    limits = SliceLimits(max_files=500, max_bytes=None)
+    batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
+    start = json.loads(json.dumps(start or batches.initial_offset()))
+    batches.prepare_for_available_now()
+    end = batches.next_end_offset(start) or start
+    return batches.rows(start, end).column("key").to_pylist(), end
+
+
+@pytest.mark.parametrize("without", [[], ["log_check"]], ids=["protected", "without"])
+@pytest.mark.parametrize("how", ["made anew", "set back"])
+def test_15_a_log_that_is_another_one_is_not_read_on(
+    project: Path, print_result: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str, without: list[str]
+) -> None:
+    switch_off(monkeypatch, without)
+    _, position = read(project, None)
+    log = project / "lake" / file_events_key("landing")
+    if how == "made anew":
+        shutil.rmtree(log)
+        owed = [f"new-{number}" for number in range(AFTER)]
+        announce(project, owed, epoch=2)
+    else:
+        DeltaTable(str(log)).restore(0)
+        owed = ["new-0"]
+        announce(project, owed, epoch=2)
+    found: list[str] = []
+    refused = ""
+    try:
+        found, _ = read(project, position)
+    except DeltaworksError as error:
+        refused = error.condition
+    silently_lost = [] if refused else [key for key in owed if key not in found]
+    protection = f"WITHOUT {', '.join(without)}" if without else "protected"
+    print_result(
+        f"15 log {how}", protection, refused or "went on", f"silently lost {len(silently_lost)} of {len(owed)}"
+    )
+    assert refused == ("" if without else {"made anew": "LOG_REPLACED", "set back": "LOG_ROLLED_BACK"}[how])
+    assert bool(silently_lost) == bool(without)

@@ -20,6 +20,7 @@ import yaml
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_files
 from tests.faults.harness.driver import Driver, python_environment
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.load import Load
@@ -228,9 +229,8 @@ class ClusterProject:
         path.write_text(yaml.dump(environment, Dumper=_Plain))
 
     def _write(self, pipeline: str, content: dict[str, Any]) -> None:
-        path = self._include / "pipelines" / pipeline / "pipeline.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.dump(content, Dumper=_Plain, sort_keys=False), encoding="utf-8")
+        text = yaml.dump(content, Dumper=_Plain, sort_keys=False)
+        write_files(self._include, {f"pipelines/{pipeline}/pipeline.yaml": text})
 
     @property
     def _include(self) -> Path:

@@ -25,6 +25,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import write_files
 from sandbox.servers.object_store import ObjectStoreAddress, lake_storage
 
 PIPELINE = "faults"
@@ -145,9 +146,7 @@ class FaultProject:
         self.files += 1
         key = f"in/{self.files:06d}.json"
         data = "\n".join(json.dumps(event) for event in events).encode()
-        path = self.landing / key
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data)
+        write_files(self.landing, {key: data})
         now = datetime.now(UTC)
         tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
         event = FileEvent(BUCKET, key, len(data), tag, None, now, "ObjectCreated:Put", None)

@@ -10,6 +10,7 @@ from deltaworks.control import paths
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.file_event_log_writer import message_quarantine_key
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import table_rows
 from tests.faults.harness.fault_project import PIPELINE, RELAY
 from tests.faults.harness.hostile_objects import HostileObject
 from tests.faults.harness.oracle import Row, added_again
@@ -102,8 +103,7 @@ def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: Hostil
         mine = Counter({row: count for row, count in owed.items() if row[0] == name})
         fates.lost += mine - seen
         fates.doubled += Counter({row: seen[row] - count for row, count in mine.items() if seen[row] > count})
-    quarantined = lake.rows(paths.table(PIPELINE, "quarantine"), columns=["object_key", "reasons"])
-    for row in [] if quarantined is None else quarantined.to_pylist():
+    for row in table_rows(lake, PIPELINE, "quarantine", "object_key", "reasons"):
         if row["object_key"].startswith("good/"):
             fates.good_in_quarantine[_named(row["reasons"][0])] += 1
 
@@ -112,11 +112,9 @@ def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: Host
     landed, quarantined = defaultdict(list), defaultdict(list)
     reasons: dict[int, Counter[str]] = defaultdict(Counter)
     details: dict[int, Counter[str]] = defaultdict(Counter)
-    rows = lake.rows(paths.table(PIPELINE, "events"), columns=["_seq", "_position"])
-    for row in [] if rows is None else rows.to_pylist():
+    for row in table_rows(lake, PIPELINE, "events", "_seq", "_position"):
         landed[row["_seq"]].append(row["_position"])
-    rows = lake.rows(paths.table(PIPELINE, "quarantine"), columns=["_seq", "_position", "reasons"])
-    for row in [] if rows is None else rows.to_pylist():
+    for row in table_rows(lake, PIPELINE, "quarantine", "_seq", "_position", "reasons"):
         quarantined[row["_seq"]].append(row["_position"])
         reasons[row["_seq"]][row["reasons"][0]["code"]] += 1
         details[row["_seq"]][_named(row["reasons"][0])] += 1

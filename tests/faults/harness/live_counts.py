@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from deltaworks.testing import table_rows
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.oracle import commits_of
 
@@ -44,9 +45,8 @@ def owed_counts(stage: FaultProject) -> Counter[str]:
 
 def seen_counts(stage: FaultProject) -> Counter[str]:
     """Returns how many events of each name the live table has counted."""
-    rows = stage.lake.rows(paths.table(PIPELINE, LIVE), columns=["event_name", "events"])
     seen: Counter[str] = Counter()
-    for row in [] if rows is None else rows.to_pylist():
+    for row in table_rows(stage.lake, PIPELINE, LIVE, "event_name", "events"):
         seen[row["event_name"]] += row["events"]
     return seen
 

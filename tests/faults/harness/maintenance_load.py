@@ -156,7 +156,7 @@ class MaintenanceLoad:
             self._stop.touch()
             wrong = [said for work in works if (said := work.wait())]
             wrong += [] if load.failure is None else [f"the load ended early: {load.failure}"]
-            wrong += self._end(stream)
+            wrong += end_stream(self._stage, stream)
         wrong += self._finish()
         return self._judge(load, stream, wrong)
 
@@ -183,15 +183,6 @@ class MaintenanceLoad:
                 tell(f"{now - began:7.1f} s  batches {len(_completed(stream))}, {done}")
             time.sleep(0.5)
 
-    def _end(self, stream: Driver) -> list[str]:
-        if stream.process.poll() is not None:
-            return [f"the stream ended by itself\n{stream.tail()}"]
-        flag = StopFlag(self._stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
-        flag.set(by="soak", reason="the soak is over")
-        code = stream.wait()
-        flag.clear()
-        return [] if code == 0 else [f"the stream ended with {code}\n{stream.tail()}"]
-
     def _finish(self) -> list[str]:
         with Driver(self._stage) as last:
             last.run_to_end()
@@ -215,6 +206,17 @@ class MaintenanceLoad:
             loaded_seconds=load.seconds,
             wrong=wrong,
         )
+
+
+def end_stream(stage: FaultProject, stream: Driver) -> list[str]:
+    """Asks a stream to stop; returns what went wrong."""
+    if stream.process.poll() is not None:
+        return [f"the stream ended by itself\n{stream.tail()}"]
+    flag = StopFlag(stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
+    flag.set(by="soak", reason="the soak is over")
+    code = stream.wait()
+    flag.clear()
+    return [] if code == 0 else [f"the stream ended with {code}\n{stream.tail()}"]
 
 
 def _completed(stream: Driver) -> list[float]:

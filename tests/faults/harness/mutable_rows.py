@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.specs.mutation import RENAME_OPERATIONS
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
 from tests.faults.harness.fault_project import FaultProject
 from tests.spark.mutations.mutation_harness import START
 from tests.unit.mutations.replay_oracle import Request, Row, replay
@@ -132,8 +132,7 @@ def find_damage(lake: Lake, pipeline: str, truth: MutableRows) -> Damage:
     """
 
     def of(table: str) -> list[dict[str, Any]]:
-        found = lake.rows(paths.table(pipeline, table))
-        assert found is not None
+        found = present(lake.rows(paths.table(pipeline, table)))
         return found.to_pylist()  # type: ignore[no-any-return]
 
     seen = Counter((row["event_id"], row["contact_id"], bool(row["_deleted"]), row[FIELD]) for row in of("activities"))

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deltaworks.testing import present
+
 #: Debian installs the server's programs outside the PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
 _NEEDED = ("initdb", "pg_ctl", "createdb")
@@ -58,8 +60,7 @@ class Postgres:
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "airflow")
 
     def _run(self, program: str, *arguments: str) -> None:
-        folder = _programs()
-        assert folder is not None
+        folder = present(_programs())
         subprocess.run(
             [str(folder / program), *arguments],
             user=_owner(),

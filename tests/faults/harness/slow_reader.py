@@ -10,6 +10,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts
 
@@ -32,9 +33,7 @@ class SlowReader:
         Raises:
             AssertionError: two reads returned different rows.
         """
-        opened = self._lake.open(paths.table(PIPELINE, TABLE))
-        assert opened is not None
-        version = opened.version()
+        version = present(self._lake.open(paths.table(PIPELINE, TABLE))).version()
         PipelineHome(self._objects, PIPELINE).readers.pin(TABLE, reader="slow", version=version, hours=1)
         try:
             first, reads = self._ids(version), 1
@@ -48,8 +47,7 @@ class SlowReader:
         return {"reads": reads, "rows": len(first)}
 
     def _ids(self, version: int) -> list[str]:
-        opened = self._lake.open(paths.table(PIPELINE, TABLE))
-        assert opened is not None
+        opened = present(self._lake.open(paths.table(PIPELINE, TABLE)))
         opened.load_as_version(version)
         rows = opened.to_pyarrow_table(columns=["event_id"])
         return sorted(rows.column("event_id").to_pylist())

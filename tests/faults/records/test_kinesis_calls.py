@@ -22,6 +22,7 @@ from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, read_sha
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.kinesis.stream_api import IteratorExpired
 from deltaworks.specs.storage import AwsSpec
+from deltaworks.testing import present
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 from tests.faults.records.conftest import Tell
 from tests.kinesis_server import KEYS
@@ -70,8 +71,7 @@ def drained(
             )
             for rows in read_shard_range(stream, state, shard_range, FetchOptions(), stream_name=name):
                 into += [int(data) for data in rows.column("data").to_pylist()]
-            end = state.shard_range_end("run", batch, SHARD)
-            assert end is not None
+            end = present(state.shard_range_end("run", batch, SHARD))
             if not end.has_more:
                 return into
             start, batch = end.end, batch + 1

@@ -17,7 +17,6 @@ from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
 
-pytestmark = pytest.mark.integration
 TOPIC = "offers"
 
 

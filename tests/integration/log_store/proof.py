@@ -18,6 +18,7 @@ from pyarrow.fs import FileSelector
 
 from deltaworks.specs.catalog import project_root
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from sandbox.servers.object_store import ObjectStoreAddress, lake_storage, running_object_store
 from tests.integration.log_store.writer import READY, ROOT, SCHEMA, TABLE
 
@@ -83,8 +84,7 @@ def run_appends(writers: Sequence[Writer], *, work: Path, seconds: float) -> Ver
     """Lets the writers append concurrently to one table, then checks the table."""
     create_table()
     took, outcomes = run_writers(writers, work=work, seconds=seconds)
-    table = Lake(lake_storage(ROOT)).open(TABLE)
-    assert table is not None
+    table = present(Lake(lake_storage(ROOT)).open(TABLE))
     held = Counter(table.to_pyarrow_table(columns=["id"]).column("id").to_pylist())
     added = added_files()
     told = {identity for identity, outcome in outcomes.items() if outcome == "ok"}

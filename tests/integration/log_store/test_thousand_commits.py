@@ -9,7 +9,7 @@ import pytest
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
+pytestmark = pytest.mark.timeout(2400)
 
 SECONDS = 1500
 

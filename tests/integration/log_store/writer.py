@@ -27,6 +27,7 @@ from deltaworks.specs.catalog import project_root
 from deltaworks.specs.spark_conf import CHECKPOINT_FILE_MANAGER, LOG_STORE_S3A, S3A_LOG_STORE_KEY, project_paths
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from sandbox.servers.object_store import lake_storage
 
 DELTAS_LOG_STORE = "io.delta.storage.S3SingleDriverLogStore"
@@ -98,8 +99,7 @@ def guarded_appends(name: str) -> Callable[[int], None]:
         row = pa.table({"id": [f"{name}-{number}"], "writer": [name]}, schema=SCHEMA)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                table = lake.open(TABLE)
-                assert table is not None
+                table = present(lake.open(TABLE))
                 lake.append(table, TABLE, row, step=Step(name, number), user_metadata="{}")
             except DeltaError:
                 if attempt == ATTEMPTS:

@@ -29,7 +29,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_pipeline, declare_table, local_storage
+from deltaworks.testing import declare_pipeline, declare_table, local_storage, present, write_files
 from tests.batch_points import call_at_points_of
 
 RICH_COLUMNS = [
@@ -113,8 +113,7 @@ class Shop:
         """Writes one object per seq to the landing folder, and returns the batch's file events."""
         for seq in seqs:
             path = self.root / "landing" / f"f{seq}.json"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(payload(seq))
+            write_files(self.root, {f"landing/f{seq}.json": payload(seq)})
             self.sizes[seq] = path.stat().st_size
         references = [FileReference(seq, f"f{seq}.json", "") for seq in seqs]
         sizes = [self.sizes[seq] for seq in seqs]
@@ -172,9 +171,7 @@ class Shop:
 
     def table(self, name: str) -> pa.Table:
         """Reads a table's rows through deltalake."""
-        rows = self.lake.rows(paths.table("shop", name))
-        assert rows is not None
-        return rows
+        return present(self.lake.rows(paths.table("shop", name)))
 
     def landed(self) -> Counter[tuple[str, int, int]]:
         """Counts each event in each table."""
@@ -196,8 +193,7 @@ class Shop:
 
     def ledger(self, name: str) -> list[dict[str, Any]]:
         """Reads a ledger table."""
-        rows = self.lake.rows(paths.pipeline_control("shop", name))
-        assert rows is not None
+        rows = present(self.lake.rows(paths.pipeline_control("shop", name)))
         return sorted(rows.to_pylist(), key=lambda row: (row["batch_id"], row.get("table_name", "")))
 
 

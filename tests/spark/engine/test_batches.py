@@ -21,10 +21,10 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import DECLARED, Shop
 
-pytestmark = pytest.mark.spark
 FAULTS = [
     "files_written",
     "prepared",
@@ -314,8 +314,7 @@ def test_staged_files_of_the_spark_writer_are_removed_once_they_are_committed(sh
     shop.processor().process(shop.land_files(1), 0)
 
     assert shop.objects.list(staging_key("shop", "orders_by_spark") + "/") == []
-    prepared = PipelineHome(shop.objects, "shop").prepared.read(1, 0)
-    assert prepared is not None
+    prepared = present(PipelineHome(shop.objects, "shop").prepared.read(1, 0))
     assert {share.table: share.writer for share in prepared.tables}["orders_by_spark"] == "spark"
 
 

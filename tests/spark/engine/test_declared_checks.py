@@ -1,4 +1,4 @@
-"""Rules and new fields in full batches: added columns, warnings in the ledger, and violations that stop the stream."""
+"""Rules and new fields in full batches: added columns, variants, warnings, and violations that stop the stream."""
 
 from __future__ import annotations
 
@@ -6,17 +6,28 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
+from deltaworks.gold.file_scan import FileScan, read_plain_files
+from deltaworks.gold.parts import Part
+from deltaworks.recovery.reprocess.replace_rows import SparkRowReplacer
+from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import commit_history
-from tests.crashes import Crash
+from deltaworks.tables.query import connect
+from deltaworks.testing import present
+from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
-pytestmark = pytest.mark.spark
 MakeShop = Callable[..., Shop]
 
 
@@ -46,13 +57,9 @@ def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, poin
     shop.processor().process(land(shop, 1, {"level": 1}), 0)
     second = land(shop, 2, {"level": 2, "color": "red", "n": 1}, {"color": 7, "n": 2.5}, {"deep": {"a": 1}})
 
-    def crash(reached: str) -> None:
-        if reached == point:
-            raise Crash
-
     if point is not None:
         with pytest.raises(Crash):
-            shop.processor(fault=crash).process(second, 1)
+            shop.processor(fault=crash_at(point)).process(second, 1)
     processor = shop.processor()
     processor.process(second, 1)
     processor.process(land(shop, 3, {"color": "blue", "n": 3}), 2)
@@ -70,8 +77,7 @@ def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, poin
         (2, 1): {"params": {"color": 7}},
         (2, 2): {"params": {"deep": {"a": 1}}},
     }
-    table = shop.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(shop.lake.open(paths.table("shop", "orders")))
     history = commit_history(shop.lake, paths.table("shop", "orders"), newest=table.version())
     assert [commit.metadata["operation"] for commit in history].count("add_columns") == 2
 
@@ -121,3 +127,76 @@ def test_fields_are_rescued_in_tables_spark_writes_too(make_shop: MakeShop) -> N
     shop.processor().process(land(shop, 1, {"level": 1, "color": "red"}), 0)
 
     assert by_place(shop, "level", "_rescued") == {(1, 0): (1, '{"params":{"color":"red"}}')}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "by_delta_rs": {},
+    "by_spark": {"writer": "spark"},
+    "clustered": {"writer": "spark", "cluster_by": ["event_name"]},
+}
+
+
+def tables() -> list[dict[str, Any]]:
+    level = {"name": "level", "path": "params.level", "type": "int"}
+    usual = {"when": {"name": "order"}, "columns": [level], "evolve": "rescue", "keep_rest": "variant"}
+    return [{"name": name, **usual, **options} for name, options in OPTIONS.items()]
+
+
+def address(shop: Shop, table: str) -> str:
+    return shop.environment.lake.spark_uri(paths.table("shop", table))
+
+
+def colors(rows: DataFrame) -> list[tuple[Any, ...]]:
+    """Returns fields of each row as Spark reads them."""
+    found = rows.selectExpr(
+        "_seq", "variant_get(_rest, '$.params.color', 'string')", "variant_get(_rest, '$.params.big', 'decimal(38,0)')"
+    )
+    return sorted(tuple(row) for row in found.collect())
+
+
+def by_both(shop: Shop, table: str) -> list[tuple[Any, ...]]:
+    """Returns fields of each row, which Spark and DuckDB read alike."""
+    by_spark = colors(shop.spark.read.format("delta").load(address(shop, table)))
+    sql = f"SELECT _seq, _rest.params.color::VARCHAR, _rest.params.big::DECIMAL(38,0) FROM shop.{table} ORDER BY ALL"
+    catalog = Catalog(environment=shop.environment, relays={}, pipelines={"shop": shop.spec}, root=shop.root)
+    connection, _ = connect(catalog, statement=sql)
+    with connection:
+        assert connection.execute(sql).fetchall() == by_spark
+    return by_spark
+
+
+def test_spark_writes_reads_and_rewrites_variants(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(tables=tables())
+    processor = shop.processor()
+    big = 12345678901234567890123
+    processor.process(land(shop, 1, {"level": 1, "color": "red", "big": big}), 0)
+    processor.process(land(shop, 2, {"level": 2, "color": "blue"}), 1)
+    expected = [(1, "red", big), (2, "blue", None)]
+
+    assert {name: by_both(shop, name) for name in OPTIONS} == dict.fromkeys(OPTIONS, expected)
+
+    for name in OPTIONS:
+        layout = "" if name == "clustered" else " ZORDER BY (level)"
+        shop.spark.sql(f"OPTIMIZE delta.`{address(shop, name)}`{layout}")
+        shop.spark.sql(f"UPDATE delta.`{address(shop, name)}` SET level = 5 WHERE level = 2")
+    assert {name: by_both(shop, name) for name in OPTIONS} == dict.fromkeys(OPTIONS, expected)
+
+    opened = present(shop.lake.open(paths.table("shop", "by_delta_rs")))
+    scan = FileScan(paths.table("shop", "by_delta_rs"), opened.version(), Part("event_date", None), "event_date")
+    plain = present(read_plain_files(shop.spark, shop.lake, opened, scan))
+    assert colors(plain) == expected
+
+    rows = present(shop.lake.rows(paths.table("shop", "by_delta_rs")))
+    (staged,) = _stage(shop, rows.filter(pa.compute.equal(rows.column("_seq"), 2)))
+    key = paths.table("shop", "by_spark")
+    SparkRowReplacer(shop.spark, shop.lake, key).replace(
+        SeqRanges(((1, 2),)), [staged], step=Step("reprocess", 1), user_metadata="{}"
+    )
+    assert by_both(shop, "by_spark") == expected[1:]
+
+
+def _stage(shop: Shop, rows: pa.Table) -> list[str]:
+    folder = arrow_path(shop.lake.storage, "staged")
+    shop.lake.filesystem.create_dir(folder)
+    pq.write_table(rows, f"{folder}/part.parquet")
+    return [shop.environment.lake.spark_uri("staged/part.parquet")]

@@ -10,10 +10,10 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.testing import present, write_files
 from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import Shop
 
-pytestmark = pytest.mark.spark
 EVENTS = {"name": "events", "catch_all": True, "duplicates": {"flag_within_days": 7}}
 
 
@@ -24,17 +24,14 @@ def body(*ids: str) -> bytes:
 def landed(shop: Shop, bodies: dict[int, bytes]) -> ObjectSlice:
     """Processes the bodies as objects of one batch; returns them by seq."""
     for seq, content in bodies.items():
-        path = shop.root / "landing" / f"f{seq}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
+        write_files(shop.root, {f"landing/f{seq}.json": content})
     references = [FileReference(seq, f"f{seq}.json", "") for seq in bodies]
     return ObjectSlice(references, [1] * len(bodies), {"files": len(bodies)}, shop.opener())
 
 
 def flags(shop: Shop) -> list[tuple[str, bool]]:
     """Ids and flags in order of arrival."""
-    rows = shop.lake.rows(paths.table("shop", "events"))
-    assert rows is not None
+    rows = present(shop.lake.rows(paths.table("shop", "events")))
     ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
     return [(row["event_id"], row["_duplicate"]) for row in ordered]
 

@@ -25,8 +25,8 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import declare_table
-from tests.crashes import Crash
+from deltaworks.testing import declare_table, present, write_files
+from tests.crashes import Crash, crash_at
 from tests.shared_data import SHARED_DATA
 from tests.spark.engine.conftest import Shop
 
@@ -36,7 +36,6 @@ CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mm
 #: Opened without a word, and refused by a look-up of addresses like these.
 DAMAGED = MAXMIND / "bad-data" / "libmaxminddb" / "libmaxminddb-oversized-map.mmdb"
 pytestmark = [
-    pytest.mark.spark,
     pytest.mark.skipif(not LOG.exists(), reason=f"no logs at {LOG}; name their folder in DELTAWORKS_SHARED_DATA"),
 ]
 IN_LONDON, PROXY, COOKIE = "81.2.69.142", "2001:db8:77:5::9", "session=secret7f3a"
@@ -103,9 +102,7 @@ def bad_lines() -> list[str]:
 def put_database(shop: Shop, path: Path) -> str:
     """Uploads a database to the lake; returns its ETag."""
     shop.objects.put(paths.database("City.mmdb"), path.read_bytes())
-    etag = shop.objects.etag(paths.database("City.mmdb"))
-    assert etag is not None
-    return etag
+    return present(shop.objects.etag(paths.database("City.mmdb")))
 
 
 def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
@@ -113,9 +110,7 @@ def land(shop: Shop, **bodies: list[str]) -> ObjectSlice:
     header = lines_of_log()[:2]
     references = []
     for name, body in bodies.items():
-        path = shop.root / "landing" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join([*header, *body]) + "\n")
+        write_files(shop.root, {f"landing/{name}": "\n".join([*header, *body]) + "\n"})
         references.append(FileReference(int(name[1:]), name, ""))
     return ObjectSlice(references, [1] * len(references), {"files": len(references)}, shop.opener())
 
@@ -224,8 +219,7 @@ def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -
     pin_databases = parse.pin_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
-        databases = pin_databases(spec, storage)
-        assert databases is not None
+        databases = present(pin_databases(spec, storage))
         return kind(**{one.name: getattr(databases, one.name) for one in fields(PinnedDatabases)})
 
     monkeypatch.setattr(parse, "pin_databases", fixed)
@@ -288,12 +282,8 @@ def test_a_worker_without_the_fixed_version_causes_a_re_read_of_the_batch(
 def test_a_prepared_batch_is_completed_with_its_database(cdn: Shop) -> None:
     first = put_database(cdn, CITY)
 
-    def fault(point: str) -> None:
-        if point == "prepared":
-            raise Crash(point)
-
     with pytest.raises(Crash):
-        cdn.processor(fault=fault).process(two_objects(cdn), 0)
+        cdn.processor(fault=crash_at("prepared")).process(two_objects(cdn), 0)
     second = put_database(cdn, ASN)
     processor = cdn.processor()
     processor.complete_prepared()

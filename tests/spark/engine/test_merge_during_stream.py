@@ -16,10 +16,10 @@ from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import write_turn
+from deltaworks.testing import present
 from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = pytest.mark.spark
 LEVEL_AFTER_MERGE = 100
 
 
@@ -96,8 +96,7 @@ def test_a_merge_commits_at_its_first_attempt_during_a_running_stream(spark: Spa
     assert went_on > 0, "the other tables did not continue"
     for name in TABLES:
         assert stage.landed(name) == stage.expected(*range(stream.landed)), name
-    rows = stage.lake.rows(paths.table("shop", "orders"))
-    assert rows is not None
+    rows = present(stage.lake.rows(paths.table("shop", "orders")))
     levels = {(row["_seq"] < before, row["level"]) for row in rows.to_pylist()}
     assert levels == {(True, LEVEL_AFTER_MERGE), (False, 7)}
     outcomes = [outcome for _, outcome in stage.steps("orders")]

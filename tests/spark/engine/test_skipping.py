@@ -19,8 +19,8 @@ from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import IndexedColumns
+from deltaworks.testing import present
 
-pytestmark = pytest.mark.spark
 UTC = dt.UTC
 FILES = 6
 ROWS = 4
@@ -165,9 +165,7 @@ def test_deltalake_and_so_duckdb_skip_no_fewer_files_of_ours(
     lake: Lake, tables: tuple[str, str], condition: ds.Expression
 ) -> None:
     def left(key: str) -> tuple[int, set[int]]:
-        table = lake.open(key)
-        assert table is not None
-        dataset = table.to_pyarrow_dataset()
+        dataset = present(lake.open(key)).to_pyarrow_dataset()
         found = dataset.to_table(columns=["number"], filter=condition)["number"].to_pylist()
         return sum(1 for _ in dataset.get_fragments(condition)), set(found)
 
@@ -198,8 +196,7 @@ def test_spark_and_deltalake_agree_on_partition_values_with_a_table_spark_wrote(
 
     expected = by_spark(theirs)
     assert by_spark(lake.storage.spark_uri(key)) == expected
-    rows = lake.rows(key)
-    assert rows is not None
+    rows = present(lake.rows(key))
     assert {found["number"]: found["name"] for found in rows.to_pylist()} == expected
 
 
@@ -209,8 +206,7 @@ def test_a_table_that_excludes_a_column_has_no_value_of_it_in_its_log(spark: Spa
         f"CREATE TABLE delta.`{uri}` (secret STRING, number BIGINT) USING delta "
         "TBLPROPERTIES ('delta.dataSkippingStatsColumns' = 'number')"
     )
-    table = lake.open("excluding")
-    assert table is not None
+    table = present(lake.open("excluding"))
     data = pa.table({"secret": ["hunter2"], "number": [1]})
     indexed = IndexedColumns.of(table.metadata().configuration)
     written = write_file(fs.LocalFileSystem(), f"{lake.storage.prefix}/excluding", data, partition={}, indexed=indexed)

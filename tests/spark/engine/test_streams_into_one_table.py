@@ -29,7 +29,7 @@ from sandbox.servers.object_store import lake_storage
 from tests.integration.log_store.proof import lake_server
 from tests.spark.engine.appending_stream import ENDED, READY, ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 SCRIPT = Path(__file__).with_name("appending_stream.py")
 SCHEMA = pa.schema({"writer": pa.string(), "number": pa.int64()})
 FILES, ROWS = 6, 5

@@ -17,10 +17,11 @@ from deltaworks.engine.writers import SparkWriter, staging_key
 from deltaworks.errors import FencedError
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files import WrittenFile
+from deltaworks.testing import present
+from tests.crashes import Crash, crash_at
 from tests.spark.engine.conftest import DECLARED, Shop
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.spark
 PROPERTIES = "ALTER TABLE {table} SET TBLPROPERTIES ({properties})"
 ENVELOPE = (
     "event_id STRING, event_name STRING, event_time TIMESTAMP, event_date DATE, _ingested_at TIMESTAMP, "
@@ -133,8 +134,7 @@ def test_a_clustered_table_is_written_by_spark(make_shop: Callable[..., Shop]) -
 def _reasons(shop: Shop) -> str:
     from deltaworks.tables.features import reasons_to_use_spark
 
-    table = shop.lake.open(paths.table("shop", "events"))
-    assert table is not None
+    table = present(shop.lake.open(paths.table("shop", "events")))
     return ", ".join(reasons_to_use_spark(table))
 
 
@@ -169,15 +169,8 @@ def test_rows_that_violate_a_constraint_suspend_only_their_table(events_shop: Sh
 
 
 def test_files_written_for_delta_rs_are_committed_by_spark_after_a_table_change(events_shop: Shop) -> None:
-    class Crash(Exception):
-        pass
-
-    def crash(point: str) -> None:
-        if point == "prepared":
-            raise Crash
-
     with pytest.raises(Crash):
-        events_shop.processor(fault=crash).process(events_shop.land_files(1), 0)
+        events_shop.processor(fault=crash_at("prepared")).process(events_shop.land_files(1), 0)
     run(events_shop, ALTERED["check constraint"][0])
 
     events_shop.processor().complete_prepared()

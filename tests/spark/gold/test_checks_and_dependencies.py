@@ -16,6 +16,7 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.spark.gold.shop_data import SHOP, event
 
 # `weekly` is declared before its input.
@@ -50,8 +51,7 @@ def test_tables_are_built_in_order_and_published_only_if_checks_pass(
     again = rebuild_gold(spark, shop.catalog, "shop")
     assert [result.skipped for result in again.tables] == [True] * 3
     objects = open_objects(shop.catalog.environment.lake)
-    fresh = objects.get(paths.gold_state("shop", "busiest"))
-    assert fresh is not None
+    fresh = present(objects.get(paths.gold_state("shop", "busiest")))
     assert "at" in json.loads(fresh.data)
 
     shop.append("shop", "events", [event(1, "1-late", "d1"), event(1, "1-other", "d2")])
@@ -93,8 +93,7 @@ def test_a_backfill_that_would_empty_a_published_date_fails(
     shop = make_project({"shop": (SHOP + GOLD, SQL)})
     shop.append("shop", "events", [event(0, "a"), event(2, "c")])
     rebuild_gold(spark, shop.catalog, "shop")
-    events = Lake(shop.catalog.environment.lake).open(paths.table("shop", "events"))
-    assert events is not None
+    events = present(Lake(shop.catalog.environment.lake).open(paths.table("shop", "events")))
     events.delete()
 
     with pytest.raises(ContractError, match="0 rows where at least 1 are expected"):

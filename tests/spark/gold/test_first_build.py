@@ -1,8 +1,11 @@
-"""First builds over small inputs create the same table as Spark."""
+"""First builds over small inputs equal Spark's; plain Parquet scans return the rows of one version."""
 
 from __future__ import annotations
 
+import datetime as dt
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,10 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.file_scan import MAX_FOLDERS, MAX_NAMED_FILES, FileScan, read_plain_files
+from deltaworks.gold.parts import Part
 from deltaworks.tables.log import read_commits
-from tests.spark.gold.shop_data import SHOP, event
+from tests.spark.gold.shop_data import SHOP, START, event
 
 GOLD = """\
 gold:
@@ -92,3 +97,77 @@ def test_large_inputs_and_default_table_properties_are_left_to_spark(
 
     assert first_commit(shop, "daily")["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"
     assert first_commit(shop, "again")["commitInfo"]["engineInfo"].startswith("Apache-Spark")
+
+
+KEY = paths.table("shop", "events")
+DAY = START.date()
+
+
+@pytest.fixture
+def many_files(make_project: Callable[..., Any]) -> Any:
+    """A table with more files than are passed by path."""
+    made = make_project({"shop": (SHOP, {})})
+    for number in range(MAX_NAMED_FILES + 2):
+        made.append("shop", "events", [event(0, f"a{number}"), event(1, f"b{number}")])
+    return made
+
+
+def scanned(spark: SparkSession, many_files: Any, part: Part, *, version: int | None = None) -> list[str] | None:
+    """Returns the ids of the rows of a part, if read as plain files."""
+    opened = many_files.lake.open(KEY)
+    if version is not None:
+        opened.load_as_version(version)
+    rows = read_plain_files(
+        spark, many_files.lake, opened, FileScan(KEY, opened.version(), part, "event_date", "event_time")
+    )
+    return None if rows is None else sorted(row["event_id"] for row in rows.collect())
+
+
+def of_dates(*dates: dt.date) -> Part:
+    return Part("event_date", frozenset(dates))
+
+
+def folder(many_files: Any) -> Path:
+    return Path(many_files.lake.storage.prefix) / KEY / f"event_date={DAY}"
+
+
+def test_only_files_of_the_version_are_read(spark: SparkSession, many_files: Any) -> None:
+    first_day = sorted(f"a{number}" for number in range(MAX_NAMED_FILES + 2))
+    before = many_files.lake.open(KEY).version()
+    assert scanned(spark, many_files, of_dates(DAY)) == first_day
+    shutil.copy(
+        next(folder(many_files).glob("*.parquet")), folder(many_files) / "part-of-a-batch-that-is-not-committed.parquet"
+    )
+    assert scanned(spark, many_files, of_dates(DAY)) == first_day
+    many_files.append("shop", "events", [event(0, "new")])
+    assert scanned(spark, many_files, of_dates(DAY)) == sorted([*first_day, "new"])
+    assert scanned(spark, many_files, of_dates(DAY), version=before) == first_day
+    many_files.lake.open(KEY).optimize.compact()
+    assert scanned(spark, many_files, of_dates(DAY)) == sorted([*first_day, "new"]), "one file of twelve"
+    assert len(scanned(spark, many_files, Part("event_date", None)) or ()) == 2 * len(first_day) + 1
+
+
+def test_columns_added_later_are_null_in_old_files(spark: SparkSession, many_files: Any) -> None:
+    opened = many_files.lake.open(KEY)
+    rows = read_plain_files(
+        spark, many_files.lake, opened, FileScan(KEY, opened.version(), of_dates(DAY), "event_date")
+    )
+    assert rows is not None
+    expected = spark.read.format("delta").load(many_files.lake.storage.spark_uri(KEY))
+    assert rows.columns == expected.columns
+    assert sorted(map(str, rows.collect())) == sorted(map(str, expected.filter(f"event_date = '{DAY}'").collect()))
+
+
+def test_tables_with_reader_features_use_the_delta_reader(spark: SparkSession, many_files: Any) -> None:
+    next(folder(many_files).glob("*.parquet")).unlink()
+    assert scanned(spark, many_files, of_dates(DAY)) is None, (
+        "a listing lacks a file, which would be rows that are missing"
+    )
+    assert scanned(spark, many_files, of_dates(DAY + dt.timedelta(days=1))) is not None
+
+    for day in range(2, MAX_FOLDERS + 2):
+        many_files.append("shop", "events", [event(day, f"c{day}")])
+    assert scanned(spark, many_files, Part("event_date", None)) is None, "too many folders"
+    uri = many_files.lake.storage.spark_uri(KEY)
+    spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    assert scanned(spark, many_files, of_dates(DAY + dt.timedelta(days=1))) is None, "rows may be marked as deleted"

@@ -22,6 +22,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 
 TRAFFIC = """\
 pipeline: traffic
@@ -138,9 +139,7 @@ class Traffic(ABC):
         return int(self._opened().version())
 
     def _opened(self) -> Any:
-        opened = self.lake.open(KEY)
-        assert opened is not None
-        return opened
+        return present(self.lake.open(KEY))
 
     def requests(self) -> list[Row]:
         """Returns all current rows."""
@@ -149,9 +148,7 @@ class Traffic(ABC):
 
     def answer(self, table: str) -> Answer:
         """Returns a gold table; an edge must have each minute once."""
-        rows = self.lake.rows(paths.table("traffic", table))
-        assert rows is not None
-        listed = rows.to_pylist()
+        listed = present(self.lake.rows(paths.table("traffic", table))).to_pylist()
         answer = {(row["minute"], row["edge"]): (row["requests"], row.get("before", 0)) for row in listed}
         assert len(answer) == len(listed)
         return answer

@@ -20,8 +20,6 @@ from tests.processes import run_process
 from tests.spark.kubernetes.cluster_api import ClusterApi, running_api
 from tests.unit.kubernetes.schemas import VERSIONS, check
 
-pytestmark = pytest.mark.spark
-
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = EnvironmentSpec.model_validate(
     {

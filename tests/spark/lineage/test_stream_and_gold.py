@@ -29,7 +29,6 @@ from tests.spark.conftest import Project
 from tests.unit.lineage.backend import Backend, running_backend
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.spark
 SHOP = declare_pipeline(
     declare_table("orders", "country string from customer.country", "amount decimal(12,2)", when={"kind": "order"}),
     event={"name": {"path": "kind"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": ["id"]},

@@ -1,17 +1,25 @@
-"""Spark's checkpoint files on S3: of two drivers on one checkpoint exactly one creates each file."""
+"""Commits and checkpoint files of concurrent drivers: each exists once, on S3 and on local disk."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
-from tests.integration.log_store.proof import Writer, lake_server, run_writers
-from tests.integration.log_store.writer import STREAM_CHECKPOINT
-
-pytestmark = pytest.mark.spark
+from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
+from sandbox.servers.object_store import ObjectStoreAddress
+from tests.integration.log_store.proof import (
+    COMMIT_FILES,
+    Writer,
+    lake_server,
+    run_appends,
+    run_writers,
+    started_writers,
+)
+from tests.integration.log_store.writer import LOCAL_LINES, LOCAL_LOG, STREAM_CHECKPOINT
 
 BATCHES = 150
 
@@ -66,3 +74,84 @@ def test_sparks_own_file_manager_lets_both_drivers_create_the_same_file(tmp_path
     creators, _ = race(tmp_path, protected=False)
 
     assert any(count == 2 for count in creators.values())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStoreAddress]:
+    with lake_server(tmp_path / "lake") as address:
+        yield address
+
+
+@pytest.fixture
+def proxy(store: ObjectStoreAddress) -> Iterator[FaultProxy]:
+    lost = Fault(action=Action.LOSE_REPLY, method="PUT", path=COMMIT_FILES, every=3)
+    with running_fault_proxy(store.endpoint, faults=[lost]) as running:
+        yield running
+
+
+def test_guarded_commits_are_neither_lost_nor_doubled_when_replies_are_lost(
+    store: ObjectStoreAddress, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    writers = [Writer(kind="guarded", name=f"delta-rs-{n}", commits=15, endpoint=proxy.endpoint) for n in (1, 2)]
+
+    verdict = run_appends(writers, work=tmp_path, seconds=100)
+
+    print(verdict, sum(incident.is_lost_reply for incident in proxy.incidents))
+    assert sum(incident.is_lost_reply for incident in proxy.incidents) >= 5
+    assert verdict.acknowledged == 30
+    assert not verdict.failed
+    assert not verdict.lost
+    assert not verdict.doubled
+
+
+def test_plain_delta_rs_appends_are_doubled_by_lost_replies(
+    store: ObjectStoreAddress, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    verdict = run_appends(
+        [Writer(kind="plain", name="delta-rs", commits=15, endpoint=proxy.endpoint)],
+        work=tmp_path,
+        seconds=100,
+    )
+
+    print(verdict)
+    assert verdict.doubled, "delta-rs no longer doubles: the guarded commit could be simplified"
+
+
+COMMITS = 120
+
+
+def race_of_commits(work: Path, *, protected: bool) -> Counter[int]:
+    """Returns how many of two drivers were told that they made each commit."""
+    drivers = [
+        Writer(kind="local", name=name, commits=COMMITS, protected=protected) for name in ("driver-1", "driver-2")
+    ]
+    _, outcomes = run_writers(drivers, work=work, seconds=120)
+    assert set(outcomes.values()) <= {"ok", "taken"}
+    return Counter(int(identity.rpartition("-")[2]) for identity, told in outcomes.items() if told == "ok")
+
+
+@pytest.mark.integration
+def test_exactly_one_of_two_drivers_makes_each_commit(tmp_path: Path) -> None:
+    makers = race_of_commits(tmp_path, protected=True)
+
+    assert makers == Counter(range(COMMITS))
+
+
+def test_a_killed_driver_leaves_only_whole_commits(tmp_path: Path) -> None:
+    writer = Writer(kind="local", name="driver", commits=100_000)
+    with started_writers([writer], work=tmp_path, seconds=60) as (process,):
+        log = tmp_path / LOCAL_LOG
+        while len(list(log.glob("*.json"))) < 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+    commits = sorted(log.glob("*.json"))
+
+    assert len(commits) >= 20
+    assert {commit.read_text().count("\n") for commit in commits} == {LOCAL_LINES}
+
+
+@pytest.mark.integration
+def test_deltas_own_log_store_lets_both_drivers_make_the_same_commit(tmp_path: Path) -> None:
+    makers = race_of_commits(tmp_path, protected=False)
+
+    assert 2 in makers.values()

@@ -9,7 +9,7 @@ import pytest
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from tests.integration.log_store.proof import COMMIT_FILES, Writer, lake_server, run_appends
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 
 def test_two_drivers_and_a_delta_rs_writer_lose_and_double_nothing_though_replies_are_lost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""OPTIMIZE rewrites partitions it improves, keeps rows, and has nothing to do the second time."""
+"""OPTIMIZE rewrites partitions it improves, clusters once, keeps rows, and names the file of a broken table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.locks.write_turn import uncontested_turn
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError
 from deltaworks.maintenance import optimize, optimize_night, partition_choice
 from deltaworks.maintenance import vacuum as maintenance_alerts
 from deltaworks.maintenance.optimize import TableOptimizer
@@ -336,3 +337,102 @@ def test_a_night_rewrites_only_tables_that_need_it(spark: SparkSession, make_pro
     again = optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)
     assert all(each.skipped for each in again)
     assert versions() == after
+
+
+CLUSTERED = (
+    HEAD
+    + """\
+tables:
+  - {name: events, catch_all: true, cluster_by: [event_name, event_time], writer: spark}
+"""
+)
+
+
+@pytest.mark.integration
+def test_a_new_clustered_table_is_clustered_once(spark: SparkSession, make_project: Callable[..., Any]) -> None:
+    project = make_project({"pulse": (CLUSTERED, {})})
+    tables = TableSet(project.lake, project.spec("pulse"), spark=spark)
+    tables.open()
+    assert tables.problems == {}
+    handle = tables.handles["events"]
+    assert "clustering" in (handle.protocol().writer_features or [])
+    assert handle.metadata().configuration["delta.checkpointInterval"] == "50"
+
+    uri = project.lake.storage.spark_uri(KEY)
+    for day in range(3):
+        row = {"event_time": START + dt.timedelta(days=day), "event_id": f"e{day}", "event_name": "a"}
+        frame = spark.createDataFrame([row], "event_time timestamp, event_id string, event_name string")
+        frame.write.format("delta").mode("append").save(uri)
+    (first,) = optimize_tables(lambda: spark, project.catalog, "pulse", tables=["events"])
+    (second,) = optimize_tables(lambda: spark, project.catalog, "pulse", tables=["events"])
+
+    assert (first.zordered, first.files_before, first.files_after) == (1, 3, 1)
+    assert second.skipped
+    newest = next(commit_history(project.lake, KEY, newest=project.lake.open(KEY).version()))
+    assert newest.operation == "OPTIMIZE"
+    assert sorted(row["event_id"] for row in project.rows("pulse", "events")) == ["e0", "e1", "e2"]
+
+
+TWO_TABLES = (
+    HEAD
+    + """\
+tables:
+  - {name: events, catch_all: true, zorder_by: [event_name]}
+  - {name: torn, when: {name: torn}, zorder_by: [event_name]}
+  - {name: gone, when: {name: gone}}
+  - {name: plain, when: {name: plain}}
+maintenance: {zorder_from_bytes: 0}
+"""
+)
+
+
+@pytest.fixture
+def two_tables(make_project: Callable[..., Any]) -> Any:
+    project = make_project({"pulse": (TWO_TABLES, {})})
+    for table in ("events", "torn", "gone", "plain"):
+        for _ in range(5):
+            append(project, 0, table=table)
+    return project
+
+
+def first_file(two_tables: Any, table: str) -> Path:
+    return min(Path(two_tables.lake.storage.prefix, paths.table("pulse", table)).glob("event_date=*/*.parquet"))
+
+
+def test_good_tables_are_optimized_and_the_error_names_the_file(spark: SparkSession, two_tables: Any) -> None:
+    torn, told = first_file(two_tables, "torn"), []
+    torn.write_bytes(torn.read_bytes()[:200])
+
+    with pytest.raises(ContractError) as raised:
+        optimize_tables(lambda: spark, two_tables.catalog, "pulse", report=told.extend)
+
+    assert raised.value.condition == "DATA_FILE_UNREADABLE"
+    assert not raised.value.retryable
+    assert raised.value.message.startswith(f"torn: data file event_date=2025-03-01/{torn.name} cannot be read: ")
+    results = {each.table: each for each in told}
+    assert {name: (each.partitions, bool(each.error)) for name, each in results.items()} == {
+        "events": (1, False),
+        "torn": (0, True),
+        "gone": (1, False),
+        "plain": (1, False),
+        "quarantine": (0, False),
+    }
+    assert results["torn"].error == f"[DATA_FILE_UNREADABLE] {raised.value.message}"
+
+
+def test_all_failed_tables_are_named_and_nothing_is_retried_in_vain(spark: SparkSession, two_tables: Any) -> None:
+    torn, gone, told = first_file(two_tables, "torn"), first_file(two_tables, "gone"), []
+    torn.write_bytes(torn.read_bytes()[:200])
+    gone.unlink()
+
+    with pytest.raises(DeltaworksError) as raised:
+        optimize_tables(lambda: spark, two_tables.catalog, "pulse", report=told.extend)
+
+    assert raised.value.condition == "OPTIMIZE_FAILED"
+    assert not raised.value.retryable
+    message = raised.value.message
+    assert message.startswith("2 of 5 tables failed: ")
+    assert f"[DATA_FILE_UNREADABLE] torn: data file event_date=2025-03-01/{torn.name} cannot be read: " in message
+    assert f"[DATA_FILE_MISSING] gone: data file event_date=2025-03-01/{gone.name} does not exist: " in message
+    assert "Py4J" not in message
+    assert {each.table for each in told if each.partitions} == {"events", "plain"}

@@ -21,10 +21,10 @@ from deltaworks.tables.file_workers import (
     list_folder,
 )
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.aged_tables import in_metadata, orphan, replaced
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
-pytestmark = pytest.mark.spark
 KEY = paths.table("shop", "orders")
 DAY = "event_date=2026-01-01"
 OLD_HOURS = 200
@@ -70,9 +70,7 @@ def test_executors_delete_the_aged_files_and_leave_all_others(spark: SparkSessio
 
 
 def files_of(lake: Lake) -> list[str]:
-    table = lake.open(KEY)
-    assert table is not None
-    return table.file_uris()
+    return present(lake.open(KEY)).file_uris()
 
 
 def test_a_table_with_few_requests_is_done_by_the_driver_which_the_result_says(

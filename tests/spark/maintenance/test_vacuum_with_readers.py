@@ -24,7 +24,7 @@ from deltaworks.tables.files import write_file
 from tests.spark.made_pulse import HEAD
 from tests.unit.maintenance.aged_tables import in_metadata, made_at, replaced
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 PULSE = HEAD + "tables: [{name: events, catch_all: true, zorder_by: [event_name]}]\n"
 START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 KEY = paths.table("pulse", "events")

@@ -24,7 +24,7 @@ from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_table, local_storage, pipeline_spec
+from deltaworks.testing import declare_table, local_storage, pipeline_spec, present, table_rows
 
 PIPELINE = "crm"
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -105,14 +105,11 @@ class MutationHarness:
 
     def rows(self, table: str = DATA) -> list[dict[str, Any]]:
         """Returns a table's rows, read without Spark."""
-        found = self.lake.rows(paths.table(PIPELINE, table))
-        return [] if found is None else found.to_pylist()
+        return table_rows(self.lake, PIPELINE, table)
 
     def version(self, table: str = DATA) -> int:
         """Returns the version of a table."""
-        opened = self.lake.open(paths.table(PIPELINE, table))
-        assert opened is not None
-        return opened.version()
+        return present(self.lake.open(paths.table(PIPELINE, table))).version()
 
 
 def _activity(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.tables.changes import ChangePosition
 from deltaworks.tables.spark.session import build_session
+from deltaworks.testing import present
 from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 
 JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_days.py"
@@ -27,8 +28,7 @@ JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_day
 
 def job() -> ModuleType:
     """Loads the sample from its folder."""
-    spec = importlib.util.spec_from_file_location("count_engagement_days", JOB)
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location("count_engagement_days", JOB))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

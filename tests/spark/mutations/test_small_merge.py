@@ -27,7 +27,7 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.variant import encode_json
-from deltaworks.testing import declare_table, local_lake
+from deltaworks.testing import declare_table, local_lake, present
 
 PIPELINE, BOTH = "crm", ("spark", "delta_rs")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -133,9 +133,7 @@ class Bench:
             self.lake.append(opened, self.key(engine), data, step=Step("stream", batch), user_metadata=made)
 
     def opened(self, engine: str) -> DeltaTable:
-        found = self.lake.open(self.key(engine))
-        assert found is not None
-        return found
+        return present(self.lake.open(self.key(engine)))
 
     def commits(self, number: int, before: Callable[[], None] = lambda: None) -> StepCommits:
         return StepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before_commit=before)

@@ -21,7 +21,7 @@ from deltaworks.specs.storage import AwsSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_table, local_storage, pipeline_spec
+from deltaworks.testing import declare_table, local_storage, pipeline_spec, present
 
 PIPELINE, DATA, TOLD = "engagement", "activities", "notifications"
 NAME = f"{PIPELINE}.{DATA}"
@@ -95,8 +95,7 @@ class TrackedLake:
 
     def mutate(self, number: int, where: str, updates: Mapping[str, str], *, told: bool = True) -> Callable[[], None]:
         """Writes a mutation batch: rewritten rows with its number, then its notifications."""
-        opened = self.lake.open(self.data_key)
-        assert opened is not None
+        opened = present(self.lake.open(self.data_key))
         opened.update(updates={**updates, "_mutation": str(number)}, predicate=where)
         rows = [row for row in self.rows() if row["_mutation"] == number]
         change = "delete" if updates.get("_deleted") == "true" else "rename"

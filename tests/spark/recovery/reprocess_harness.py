@@ -27,7 +27,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import declare_table
-from tests.crashes import Crash
+from tests.crashes import crash_at
 from tests.spark.engine.conftest import DECLARED, Shop
 
 EVENTS = {"name": "events", "catch_all": True}
@@ -110,12 +110,8 @@ class ReprocessHarness:
         )
 
     def reprocess(self, name: str = "r1", *, fault: str = "", **options: Any) -> ReprocessResult:
-        def stop_at(point: str) -> None:
-            if point == fault:
-                raise Crash(point)
-
         asked = ReprocessRequest(**({"selection": Selection(from_start=True)} | options))
-        return self.job(fault=stop_at).run(name, asked)
+        return self.job(fault=crash_at(fault)).run(name, asked)
 
     def job(self, **settings: Any) -> Reprocess:
         """Returns a reprocess of the shop in this harness's mode."""

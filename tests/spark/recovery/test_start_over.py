@@ -17,10 +17,9 @@ from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import declare_table, pipeline_spec
+from deltaworks.testing import declare_table, pipeline_spec, present
 from tests.unit.recovery.replay_harness import ReplayHarness
 
-pytestmark = pytest.mark.spark
 DAY, NOON = 86_400, 1_700_049_600
 
 
@@ -64,8 +63,7 @@ def counted(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) -
     """Returns the events in the live table after its query has processed all input."""
     query = start_live_query(spark, stage.catalog(declared), "shop", declared.live[0], available_now=True)
     query.awaitTermination(120)
-    found = stage.lake.rows(paths.table("shop", "hourly"), columns=["events"])
-    assert found is not None
+    found = present(stage.lake.rows(paths.table("shop", "hourly"), columns=["events"]))
     return sum(found.column("events").to_pylist())
 
 
@@ -95,16 +93,14 @@ def test_gold_holds_what_the_new_generation_has_and_live_tables_count_every_even
 
 def test_other_partition_columns_come_with_spark_in_one_commit(spark: SparkSession, stage: ReplayHarness) -> None:
     repartitioned = spec("int", "event_name")
-    before = stage.lake.open(paths.table("shop", "orders"))
-    assert before is not None
+    before = present(stage.lake.open(paths.table("shop", "orders")))
     with pytest.raises(TransientError, match="SPARK_UNAVAILABLE"):
         over(stage, repartitioned)
 
     done = over(stage, repartitioned, spark=lambda: spark)
     stage.read_from_the_start(repartitioned, generation=2)
 
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     assert (done, table.metadata().partition_columns) == (1, ["event_name"])
     assert [row["event_id"] for row in stage.rows("orders")] == ["a", "b"]
     table.load_as_version(before.version())
@@ -120,6 +116,5 @@ def test_a_table_with_a_constraint_is_made_anew_by_spark_and_keeps_it(
     over(stage, BEFORE, spark=lambda: spark)
 
     assert spark.read.format("delta").load(uri).count() == 0
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     assert table.metadata().configuration["delta.constraints.known"] == "level > 0"

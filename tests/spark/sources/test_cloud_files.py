@@ -12,8 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def connection(landing: Any) -> dict[str, str]:

@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ContractError
+from tests.crashes import crash_at
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_harness import ProjectOf, address, numbers, reading, run, sell
-
-pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
@@ -68,12 +67,8 @@ def test_a_run_that_ends_in_a_batch_neither_loses_nor_duplicates_rows(
     sell(project, 1, 2)
     sell(project, 3)
 
-    def fault(reached: str) -> None:
-        if reached == point:
-            raise RuntimeError("the process ends here")
-
-    with pytest.raises(Exception, match="the process ends here"):
-        run(spark, project, fault=fault)
+    with pytest.raises(Exception, match=point):
+        run(spark, project, fault=crash_at(point))
     run(spark, project)
 
     assert numbers(project) == [1, 2, 3]

@@ -24,8 +24,6 @@ from deltaworks.sources.record_source import planned_frame
 from deltaworks.testing import local_lake
 from tests.waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = pytest.mark.spark
-
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 

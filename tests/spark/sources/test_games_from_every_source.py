@@ -34,13 +34,13 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import load_project
+from deltaworks.testing import load_project, present, write_files
 from generator.games import deliveries
 from generator.settings import GamesSettings
 from sandbox.servers.kafka_broker import running_broker
 from tests.kinesis_server import running_kinesis
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 # At import, so before any session starts its JVM: workers inherit what the JVM was started with.
 os.environ.setdefault("DELTAWORKS_AWS_ACCESS_KEY", "testing")
 os.environ.setdefault("DELTAWORKS_AWS_SECRET_KEY", "testing")
@@ -151,8 +151,7 @@ def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:
     lake, spec = Lake(catalog.environment.lake), catalog.pipeline("games")
     found = {}
     for name in [*(table.name for table in spec.tables), "quarantine"]:
-        rows = lake.rows(paths.table("games", name))
-        assert rows is not None
+        rows = present(lake.rows(paths.table("games", name)))
         kept = [{key: value for key, value in row.items() if key not in OF_THE_SOURCE} for row in rows.to_pylist()]
         for reason in (reason for row in kept for reason in row.get("reasons") or []):
             if reason["code"] == "malformed":  # says at which byte of what the neighbours make of it
@@ -175,9 +174,7 @@ def from_files(
     root = tmp_path_factory.mktemp("files")
     catalog = project(root, read="files", aws=aws)
     data, key, at = b"".join(sent), "games/one.json", datetime(2024, 3, 1, tzinfo=UTC)
-    path = root / "landing" / key
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data)
+    write_files(root, {f"landing/{key}": data})
     source = catalog.pipeline("games").source
     event = FileEvent(source.bucket, key, len(data), hashlib.md5(data).hexdigest(), None, at, "ObjectCreated:Put", None)
     FileEventLogWriter(Lake(catalog.environment.lake), source.relay, epoch=1).append([ReceivedEvent(event, "m", at)])

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,8 @@ from deltaworks.sources.kafka.source import KafkaSource
 from deltaworks.sources.records import record_seq
 from deltaworks.tables.lake import Lake
 from sandbox.servers.kafka_broker import BrokerLogin, RunningBroker, running_broker
+from tests.crashes import crash_at
 from tests.spark.sources.kafka_harness import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
-
-pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +219,8 @@ def test_a_run_that_ends_anywhere_in_a_batch_neither_loses_nor_duplicates_rows(
     topic.send(range(30))
     project = project_of(topic.source(max_records_per_batch=10))
 
-    with pytest.raises(Exception, match="the process ends here"):
-        run(spark, project, fault=_ending_at(point))
+    with pytest.raises(Exception, match=point):
+        run(spark, project, fault=crash_at(point))
     topic.send(range(30, 40))
     run(spark, project)
 
@@ -310,11 +309,3 @@ def test_a_login_by_scram(
         run(spark, project)
     assert (refused.value.condition, refused.value.retryable) == ("SOURCE_LOGIN_REFUSED", False)
     assert "wrong" not in str(refused.value)
-
-
-def _ending_at(wanted: str) -> Callable[[str], None]:
-    def fault(point: str) -> None:
-        if point == wanted:
-            raise RuntimeError("the process ends here")
-
-    return fault

@@ -18,12 +18,13 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.kafka import source as kafka
 from deltaworks.sources.kafka.offsets import TopicIds
 from deltaworks.sources.records import record_seq
+from deltaworks.testing import present
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, run
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 DAY_MS = 86_400_000
 #: Retention is looked at often, so that a test needs not wait for it.
 EAGER = {
@@ -109,8 +110,7 @@ def test_an_expired_range_is_a_row_in_quarantine_if_data_loss_is_allowed(
     )
     assert (row["object_key"], row["_seq"], row["_position"]) == (f"{topic.name}/0/10-14", record_seq(0, 10), -1)
     assert json.loads(row["record"])["ranges"] == [[10, 14]]
-    progress = project.lake.rows(paths.pipeline_control("shop", "progress"))
-    assert progress is not None
+    progress = present(project.lake.rows(paths.pipeline_control("shop", "progress")))
     assert [each["ranges_lost"] for each in progress.to_pylist() if each["kind"] == "batch"] == [0, 1, 0]
 
 

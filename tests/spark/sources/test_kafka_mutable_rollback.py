@@ -25,7 +25,7 @@ from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, TOLD, MutationHarness, declared
 from tests.spark.sources.kafka_harness import Topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 STREAM = {"tasks_per_batch": 1, "lease_ttl_seconds": 3}
 
 

@@ -19,12 +19,12 @@ from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessReques
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
+from deltaworks.testing import present
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf, Topic, order, run
 
-pytestmark = pytest.mark.spark
 _KEYED = "      - {{name: keyed, path: _record.key, type: string}}\n"
 LESS = PIPELINE.replace(_KEYED, "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
@@ -52,12 +52,8 @@ class Landed:
         run(spark, self.project)
 
     def reprocess(self, name: str = "r1", *, fault: str = "", **options: Any) -> ReprocessResult:
-        def stop_at(point: str) -> None:
-            if point == fault:
-                raise Crash(point)
-
         request = ReprocessRequest(**options) if options else None
-        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=crash_at(fault)).run(name, request)
 
     def count(self, **options: Any) -> ReprocessCount:
         lake, spec = self.project.lake, self.project.spec("shop")
@@ -81,9 +77,7 @@ class Landed:
         return sorted(kept, key=lambda row: (row["_seq"], row["_position"]))
 
     def version(self) -> int:
-        handle = self.project.lake.open(paths.table("shop", "orders"))
-        assert handle is not None
-        return int(handle.version())
+        return int(present(self.project.lake.open(paths.table("shop", "orders"))).version())
 
     def ends(self) -> dict[str, int]:
         """Where the first batch ended, by partition."""
@@ -219,8 +213,7 @@ def test_a_record_missing_in_the_middle_keeps_all_rows(
 ) -> None:
     stage = Landed(spark, Topic(broker, f"middle-{protected}", 1), project_of, archive=True)
     stage.forget(60, partitions=(0,))
-    archive = stage.project.lake.open(paths.table("shop", "archive"))
-    assert archive is not None
+    archive = present(stage.project.lake.open(paths.table("shop", "archive")))
     archive.delete("position = '7'")
     before = stage.rows(without=("keyed",))
     if not protected:
@@ -280,12 +273,8 @@ def test_a_run_that_ends_anywhere_in_a_batch_archives_every_record_once(
     topic.send(range(30))
     project = project_of(topic.source(max_records_per_batch=10), PIPELINE + ARCHIVED)
 
-    def ends(reached: str) -> None:
-        if reached == point:
-            raise Crash("the process ends here")
-
-    with pytest.raises(Exception, match="the process ends here"):
-        run(spark, project, ends)
+    with pytest.raises(Exception, match=point):
+        run(spark, project, crash_at(point))
     run(spark, project)
 
     rows = project.rows("shop", "archive")

@@ -16,7 +16,7 @@ from sandbox.servers.object_store import HOST, free_port
 from tests.spark.sources.certificates import Authority
 from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 
 
 @dataclass

@@ -27,7 +27,6 @@ from deltaworks.tables.query import connect
 from tests.spark.conftest import Project
 from tests.webhook_events import webhooks
 
-pytestmark = pytest.mark.spark
 NAME = "hooks"
 
 

@@ -16,8 +16,6 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.record_source import planned_frame
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.spark
-
 
 class Counted:
     """Batches of ten up to `last`; asked for more than `fails_at`, it fails."""

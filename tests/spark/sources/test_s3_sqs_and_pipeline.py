@@ -23,10 +23,11 @@ from deltaworks.sources.objects.file_event_log import FileEventLog, message_quar
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.shared_data import SHARED_DATA
 from tests.spark.sources.s3_sqs_harness import PipelineHarness, S3SqsHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
 SHOP = {"id": "long", "at": "timestamp", "name": "string", "price": "decimal(12,2)", "tags": "array<string>"}
 ROWS = [
@@ -107,8 +108,7 @@ def test_json_malformed_in_every_known_way(harness: S3SqsHarness) -> None:
     with tarfile.open(folder / "test_parsing.tar.gz") as vectors:
         for member in vectors.getmembers():
             if member.isfile():
-                found = vectors.extractfile(member)
-                assert found is not None
+                found = present(vectors.extractfile(member))
                 bodies[Path(member.name).name] = found.read()
     for name, body in bodies.items():
         harness.landing.put(f"day=2026-01-01/{name}", body=body)

@@ -16,8 +16,6 @@ from deltaworks.tables.query import register_tables, registration_statements
 from deltaworks.testing import append_rows, catalog_of
 from tests.unit.tables.test_query import MUTABLE
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:

@@ -24,6 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec, SnsChannelSpec
+from deltaworks.testing import present
 from tests.http_server import HttpAnswer, HttpRequest, http_server
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
@@ -42,9 +43,7 @@ def spec_of(topic: str, **more: Any) -> AlertsSpec:
 
 
 def raise_and_read(objects: LocalObjects, clock: Clock, **more: Any) -> Notification:
-    notification = raise_alert(objects, **{**ALERT, **more}, now=clock.now)
-    assert notification is not None
-    return notification
+    return present(raise_alert(objects, **{**ALERT, **more}, now=clock.now))
 
 
 def pending_notifications(objects: LocalObjects) -> int:
@@ -278,9 +277,7 @@ def test_a_claimed_notification_is_left_to_its_sender(objects: LocalObjects, clo
     objects.put(key, claim)
 
     assert retry_now(objects, "people") == 0
-    stored = objects.get(key)
-    assert stored is not None
-    assert stored.data == claim
+    assert present(objects.get(key)).data == claim
 
 
 def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, clock: Clock) -> None:

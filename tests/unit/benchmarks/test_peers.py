@@ -1,4 +1,4 @@
-"""`peers` checks that all tools loaded the sent rows, and skips dlt if it cannot be installed."""
+"""Single benchmarks: `peers` checks the loaded rows, `file_sizes` its times, and generated files are as declared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from benchmarks import environments, peers, peers_dlt
+from benchmarks import environments, file_sizes, games_files, peers, peers_dlt, sides
+from benchmarks.games_files import landed_objects, repeat_files
+from benchmarks.harness import Clock, Comparison, Side, measure
 from benchmarks.landed_content import Content, differences, get_content, read_contents, with_check
+from benchmarks.spread_files import spread_spec
 from benchmarks.storages import BenchmarkStorage
+from deltaworks.specs.pipeline import PipelineSpec
+from generator.settings import FaultRates
 
 _NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _TABLES: list[dict[str, Any]] = [
@@ -113,3 +118,57 @@ def test_where_pypi_does_not_answer_dlt_is_left_out_with_a_reason(
 
     assert peers.dlt_python(lines.append) is None
     assert "no route to the registry" in lines[-1]
+
+
+def side(name: str, seconds: float, **parts: float) -> Side:
+    def run(clock: Clock) -> None:
+        clock.seconds = seconds
+        clock.record(**parts)
+
+    return Side(name, run)
+
+
+def test_the_batch_result_excludes_the_start() -> None:
+    comparison = Comparison(
+        metric="ingest_1MB_vs_file_source",
+        ours=side("ours", 9.0, relay_seconds=1.0, batch_seconds=3.0),
+        other=side("other", 4.0, batch_seconds=2.0),
+    )
+    (whole,) = measure("file_sizes", [comparison], repeats=1)
+
+    batches = file_sizes._batch_result(whole)
+
+    assert (whole.metric, whole.ours, whole.other, whole.ratio) == ("ingest_1MB_vs_file_source", 9.0, 4.0, 2.25)
+    assert (batches.metric, batches.ours, batches.other, batches.ratio) == ("batches_1MB_vs_file_source", 4.0, 2.0, 2.0)
+
+
+def test_batches_add_up_what_spark_says_they_took() -> None:
+    batches = file_sizes._BatchTimes()
+    told: list[dict[str, Any]] = [{"triggerExecution": 1_500, "addBatch": 900}, {"triggerExecution": 500}, {}]
+    for durations in told:
+        batches.add({"durationMs": durations})
+
+    assert batches.seconds == 2.0
+
+
+def test_the_same_events_several_times_are_as_many_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(games_files, "bench_folder", lambda: tmp_path)
+    once = games_files.games_files(200, progress=lambda line: None, faults=FaultRates())
+
+    thrice = repeat_files(once, 3)
+
+    assert thrice.sizes() == {name: 3 * size for name, size in once.sizes().items()}
+    for form in ("landed", "lines", "unwrapped"):
+        made, linked = landed_objects(getattr(once, form)), landed_objects(getattr(thrice, form))
+        assert len({path.name for path in linked}) == 3 * len(made)
+        assert sorted(path.read_bytes() for path in linked) == sorted(3 * [path.read_bytes() for path in made])
+    assert repeat_files(once, 3) == thrice
+
+
+@pytest.mark.parametrize("tables", [1, 10])
+def test_a_spread_declaration_reads_back_as_itself(tables: int) -> None:
+    spec = spread_spec(sides.games_spec(), tables)
+
+    read = PipelineSpec.model_validate_json(spec.model_dump_json())
+
+    assert [table.name for table in read.tables] == [f"type_{number:03d}" for number in range(tables)]

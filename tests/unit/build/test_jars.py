@@ -23,6 +23,7 @@ from deltaworks.build.jars import (
 )
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.testing import write_files
 
 POM = "<project/>"
 #: A Maven that copies what the real one would resolve, and counts its runs.
@@ -58,15 +59,10 @@ LOCKED = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    source = tmp_path / "include" / "jars" / "src" / "main" / "java"
-    source.mkdir(parents=True)
-    (tmp_path / "include" / "jars" / "pom.xml").write_text(POM)
-    (tmp_path / "include" / "jars" / "broker").mkdir()
-    (tmp_path / "include" / "jars" / "broker" / "pom.xml").write_text(POM)
+    jars = {"pom.xml": POM, "broker/pom.xml": POM, "src/main/java/A.java": "class A {}"}
+    write_files(tmp_path, {f"include/jars/{name}": text for name, text in jars.items()} | {"web.jar": web_jar()})
     write_lock(tmp_path, LOCKED)
-    (tmp_path / "web.jar").write_bytes(web_jar())
     monkeypatch.setenv("WEB_JAR", str(tmp_path / "web.jar"))
-    (source / "A.java").write_text("class A {}")
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setenv("MAVEN_RUNS", str(tmp_path / "runs"))
     install_maven(tmp_path, monkeypatch, MAVEN)
@@ -75,8 +71,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def install_maven(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     command = folder / "bin" / "mvn"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(script)
+    write_files(folder, {"bin/mvn": script})
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
 

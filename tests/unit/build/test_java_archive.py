@@ -10,6 +10,7 @@ import pytest
 from deltaworks.build import java_archive as making
 from deltaworks.build.java_archive import ensure_java_archive
 from deltaworks.specs.spark_conf import java_archive, java_archive_options
+from deltaworks.testing import present, write_files
 
 #: A Java that says of itself where it is and nothing else.
 JAVA = """#!/bin/sh
@@ -21,13 +22,10 @@ echo "    java.version = 17.0.1" >&2
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(JAVA)
+    write_files(tmp_path, {"java/bin/java": JAVA})
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    jars = tmp_path / "include" / "jars" / "target" / "jars"
-    jars.mkdir(parents=True)
-    (jars / "stamp.json").write_text("jars of today")
+    write_files(tmp_path, {"include/jars/target/jars/stamp.json": "jars of today"})
     return tmp_path
 
 
@@ -70,8 +68,7 @@ def test_other_jars_have_another_archive(project: Path, trainings: list[Path]) -
 
 
 def test_a_truncated_archive_is_written_again(project: Path, trainings: list[Path]) -> None:
-    archive = ensure_java_archive(progress=_quiet, root=project)
-    assert archive is not None
+    archive = present(ensure_java_archive(progress=_quiet, root=project))
     os.truncate(archive, 3)
     assert java_archive_options(project) == ""
 

@@ -18,7 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.commands import output_of as invoke
-from tests.unit.specs.test_groups import project
+from tests.unit.specs.test_airflow import project
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from deltaworks.privacy.tokens.envelope_encryption import Sealer, Unsealer, deco
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.privacy import PrivacySpec
+from deltaworks.testing import present
 from tests.unit.privacy.erasure.people_lake import PeopleLake
 
 KEY = "a-write-key"
@@ -240,9 +241,7 @@ def test_a_lambda_redacts_events_and_stores_sealed_frames_in_the_vault_first(for
     assert b'"p1"' not in raw
     assert json.loads(raw)["id"] == token(bytes(32), kind="player", value="p1")
     (key,) = vault.list("sealed/")
-    stored = vault.get(key)
-    assert stored is not None
-    (frame,) = decode_sealed_file(stored.data)
+    (frame,) = decode_sealed_file(present(vault.get(key)).data)
     unsealer = Unsealer(keyring, day_key=lambda _namespace, _day: bytes(32))
     (identity,) = unsealer.open_identities(frame.payload)
     assert (identity.subject, identity.value) == (json.loads(raw)["id"], "canary@example.org")

@@ -28,6 +28,7 @@ from deltaworks.privacy.tokens.envelope_encryption import (
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.privacy.tokens.suppression import Suppression
 from deltaworks.specs.privacy import PrivacySpec
+from deltaworks.testing import present
 from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content, declared
 from tests.unit.collector.spool_harness import WrittenSpool
 from tests.unit.collector.test_drain import MemorySink
@@ -113,8 +114,7 @@ def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path)
     for number in range(3):
         request = strip.begin_request(int(NOW * 1000))
         request.redact({"id": f"p-{number}", "context": {"traits": {"email": f"{number}{CANARY}"}}})
-        sealed = request.sealed_payload(f"r{number}")
-        assert sealed is not None
+        sealed = present(request.sealed_payload(f"r{number}"))
         with (spool.path / sorted(path.name for path in spool.path.glob("seg-*"))[-1]).open("ab") as file:
             file.write(encode_frame(spool.next_seq, FrameKind.IDENTITIES, 0, sealed))
         spool.write(2)
@@ -130,8 +130,7 @@ def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path)
     assert games.seqs == [1, 2, 3, 4, 5, 6], "sealed frames are no events"
     (key,) = vault.list("sealed/")
     assert key == f"sealed/{folder.collector_hex}/{1:020d}-{5:020d}.dws"
-    stored = vault.get(key)
-    assert stored is not None
+    stored = present(vault.get(key))
     assert [item.value for item in identities(keyring, stored.data)] == [f"{number}{CANARY}" for number in range(3)]
     assert drain.states()[VAULT_SOURCE].objects == 1
     drain.delete_delivered()

@@ -18,6 +18,7 @@ from deltaworks.gold.plan import parse_dates
 from deltaworks.operations.replay import FilterOptions, build_filter
 from deltaworks.operations.reprocess import ReprocessOptions, build_request
 from deltaworks.specs.dashboards import DashboardSpec
+from deltaworks.testing import present
 
 DATES = st.dates(dt.date(1970, 1, 1), dt.date(2099, 12, 31))
 LENGTHS = st.integers(0, 40)
@@ -34,8 +35,7 @@ def _dates_between(start: dt.datetime, end: dt.datetime) -> set[dt.date]:
 
 def _reprocess(option: str) -> Callable[[dt.date, dt.date], set[dt.date]]:
     def selected(first: dt.date, last: dt.date) -> set[dt.date]:
-        request = build_request(ReprocessOptions(**{option: f"{first}..{last}"}))
-        assert request is not None
+        request = present(build_request(ReprocessOptions(**{option: f"{first}..{last}"})))
         start, end = (dt.datetime.fromisoformat(text) for text in getattr(request.selection, option))
         return _dates_between(start, end)
 

@@ -1,4 +1,4 @@
-"""The heartbeat of a leased process pauses during a stall and resumes with its progress."""
+"""The heartbeat of a leased process pauses and resumes with its progress; background threads end when stopped."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 from deltaworks.control import paths
+from deltaworks.control.background import BackgroundThread
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import LocalObjects
+from deltaworks.testing import present
 from tests.waiting import eventually
 
 FOLDER = "control/thing"
@@ -26,9 +28,7 @@ class RecordedProcess:
 
     @property
     def beat(self) -> Heartbeat:
-        written = read_heartbeat(self.objects, paths.heartbeat(FOLDER))
-        assert written is not None
-        return written
+        return present(read_heartbeat(self.objects, paths.heartbeat(FOLDER)))
 
     def update_heartbeat(self, rows: int) -> None:
         """Updates the heartbeat, and waits until its thread has processed the update."""
@@ -84,3 +84,29 @@ def test_a_stop_is_detected_during_a_stall_without_ticks(tmp_path: Path) -> None
         )
         eventually(recorded.process.stopping.is_set, "the stop is seen")
     assert turns == []
+
+
+class BlockingThread(BackgroundThread):
+    """Waits until it is stopped, and then until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__(name="waiting")
+        self.may_end = threading.Event()
+
+    def _run(self) -> None:
+        self._stopping.wait()
+        self.may_end.wait()
+
+
+def test_stop_returns_whether_the_thread_has_ended() -> None:
+    waiting = BlockingThread()
+    waiting.start()
+
+    assert not waiting.stop(timeout_seconds=0)
+    waiting.may_end.set()
+    assert waiting.stop(timeout_seconds=60)
+    assert waiting.stop(timeout_seconds=0)
+
+
+def test_a_thread_that_never_started_counts_as_ended() -> None:
+    assert BlockingThread().stop(timeout_seconds=0)

@@ -19,7 +19,7 @@ from botocore.config import Config
 from deltaworks.control.objects import LocalObjects, ObjectStore, S3Objects, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, present
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy, running_fault_proxy
 
 
@@ -62,9 +62,7 @@ def test_only_the_first_creates(objects: ObjectStore) -> None:
     assert objects.put_if_absent("k", b"first")
     assert not objects.put_if_absent("k", b"second")
 
-    found = objects.get("k")
-    assert found is not None
-    assert found.data == b"first"
+    assert present(objects.get("k")).data == b"first"
 
 
 def test_creating_again_with_the_same_bytes_succeeds(
@@ -77,23 +75,20 @@ def test_creating_again_with_the_same_bytes_succeeds(
 
 def test_only_the_named_version_is_replaced(objects: ObjectStore) -> None:
     objects.put("k", b"one")
-    found = objects.get("k")
-    assert found is not None
+    found = present(objects.get("k"))
 
     etag = objects.put_if_match("k", b"two", found.etag)
 
     assert etag is not None
     assert objects.put_if_match("k", b"three", found.etag) is None
-    now = objects.get("k")
-    assert now is not None
+    now = present(objects.get("k"))
     assert (now.data, now.etag) == (b"two", etag)
     assert objects.put_if_match("k", b"three", etag) is not None
 
 
 def test_replacing_a_deleted_object_fails(objects: ObjectStore) -> None:
     objects.put("k", b"one")
-    found = objects.get("k")
-    assert found is not None
+    found = present(objects.get("k"))
     objects.delete("k")
 
     assert objects.put_if_match("k", b"two", found.etag) is None
@@ -104,8 +99,7 @@ def test_replacing_again_with_the_same_bytes_succeeds(
     objects: ObjectStore,
 ) -> None:
     objects.put("k", b"one")
-    found = objects.get("k")
-    assert found is not None
+    found = present(objects.get("k"))
     etag = objects.put_if_match("k", b"mine", found.etag)
 
     assert objects.put_if_match("k", b"mine", found.etag) == etag
@@ -146,8 +140,7 @@ def test_all_pages_of_a_listing_are_read(s3_objects: S3Objects) -> None:
 def test_a_conditional_write_leaves_no_other_objects(objects: ObjectStore) -> None:
     objects.put_if_absent("folder/k", b"one")
     objects.put_if_absent("folder/k", b"two")
-    found = objects.get("folder/k")
-    assert found is not None
+    found = present(objects.get("folder/k"))
     objects.put_if_match("folder/k", b"three", found.etag)
 
     assert objects.list("folder/") == ["folder/k"]
@@ -177,21 +170,18 @@ def test_one_of_many_concurrent_creators_wins(local_objects: LocalObjects) -> No
     for attempt in range(20):
         won = race(16, lambda n, key=f"k{attempt}": local_objects.put_if_absent(key, f"writer {n}".encode()))
 
-        found = local_objects.get(f"k{attempt}")
-        assert found is not None
+        found = present(local_objects.get(f"k{attempt}"))
         assert [n for n, each in enumerate(won) if each] == [int(found.data.split()[1])]
 
 
 def test_one_of_many_concurrent_replacers_wins(local_objects: LocalObjects) -> None:
     for attempt in range(20):
         local_objects.put("k", f"start {attempt}".encode())
-        start = local_objects.get("k")
-        assert start is not None
+        start = present(local_objects.get("k"))
 
         won = race(16, lambda n, etag=start.etag: local_objects.put_if_match("k", f"writer {n}".encode(), etag))
 
-        found = local_objects.get("k")
-        assert found is not None
+        found = present(local_objects.get("k"))
         assert [n for n, each in enumerate(won) if each] == [int(found.data.split()[1])]
 
 
@@ -234,8 +224,7 @@ def test_a_lost_s3_reply_is_recognised_by_equal_bytes(s3_objects: S3Objects) -> 
     s3_objects._client = ReplyLosingClient(s3_objects._client)
 
     assert s3_objects.put_if_absent("k", b"mine, unique")
-    found = s3_objects.get("k")
-    assert found is not None
+    found = present(s3_objects.get("k"))
     assert s3_objects.put_if_match("k", b"mine, unique too", found.etag) is not None
 
 
@@ -302,14 +291,12 @@ def test_a_conflict_with_the_expected_version_is_retried_and_replaces_it(
 ) -> None:
     objects, proxy = behind_proxy
     objects.put("k", b"one")
-    first = objects.get("k")
-    assert first is not None
+    first = present(objects.get("k"))
     proxy.faults = (CONFLICT,)
 
     etag = objects.put_if_match("k", b"two", first.etag)
 
-    stored = objects.get("k")
-    assert stored is not None
+    stored = present(objects.get("k"))
     assert (stored.data, stored.etag) == (b"two", etag)
 
 
@@ -328,8 +315,7 @@ def test_endless_conflicts_are_an_error_and_not_a_lost_race(
 ) -> None:
     objects, proxy = behind_proxy
     objects.put("there", b"one")
-    stored = objects.get("there")
-    assert stored is not None
+    stored = present(objects.get("there"))
     monkeypatch.setattr("deltaworks.control.background.time.sleep", lambda seconds: None)
     proxy.faults = (replace(CONFLICT, times=None),)
 
@@ -359,8 +345,7 @@ def test_the_directory_entry_of_a_local_write_is_synced(
     # The folders that were made, from the top, and then the one with the new name in it.
     assert synced == [(".", ["objects"]), ("objects", ["a"]), ("objects/a", ["b"]), ("objects/a/b", ["k"])]
 
-    stored = local_objects.get("a/b/k")
-    assert stored is not None
+    stored = present(local_objects.get("a/b/k"))
     for write in (
         lambda: local_objects.put("a/b/other", b"x"),
         lambda: local_objects.put_if_match("a/b/k", b"two", stored.etag),

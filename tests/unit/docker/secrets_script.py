@@ -6,9 +6,10 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from deltaworks.testing import present
+
 _PATH = Path(__file__).resolve().parents[3] / "docker" / "make_secrets.py"
-_spec = importlib.util.spec_from_file_location("make_secrets", _PATH)
-assert _spec is not None
+_spec = present(importlib.util.spec_from_file_location("make_secrets", _PATH))
 assert _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)

@@ -21,6 +21,7 @@ from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.weak_secrets import secret_weakness
+from deltaworks.testing import present
 from sandbox.servers.landing import queue_url
 from tests.processes import run_process
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
@@ -107,8 +108,7 @@ def test_a_service_writes_only_to_its_volumes_and_tmp(name: str) -> None:
 
 def test_limits_of_memory_hold_what_the_processes_are_given() -> None:
     def gib(text: str) -> float:
-        number = re.search(r"(\d+)([mg])", text.partition(":-")[2] or text)
-        assert number is not None
+        number = present(re.search(r"(\d+)([mg])", text.partition(":-")[2] or text))
         return int(number[1]) / (1 if number[2] == "g" else 1024)
 
     command = SERVICES["spark-worker-1"]["command"]
@@ -530,8 +530,7 @@ def test_every_stream_and_a_job_of_each_class_fit_the_containers_at_once(
 def test_the_init_script_makes_every_pool_the_dags_use() -> None:
     script = (ROOT / "docker" / "init.sh").read_text()
 
-    printed = re.search(r'^python -m deltaworks.cli pipelines pools > "(\S+)"$', script, re.MULTILINE)
-    assert printed is not None
+    printed = present(re.search(r'^python -m deltaworks.cli pipelines pools > "(\S+)"$', script, re.MULTILINE))
     assert f'airflow pools import "{printed[1]}"' in script
     assert re.search(r"^airflow db migrate$", script, re.MULTILINE)
     assert script.count("set -euo pipefail") == 1

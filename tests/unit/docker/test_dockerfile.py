@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.testing import present
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -33,8 +35,7 @@ def texts(name: str) -> list[str]:
 
 
 def pinned(package: str, file: str = "requirements.txt") -> str:
-    found = re.search(rf"^{package}(?:\[\w+\])?==(\S+)", (ROOT / file).read_text(), re.MULTILINE)
-    assert found is not None
+    found = present(re.search(rf"^{package}(?:\[\w+\])?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
     return found[1].rstrip(" \\")
 
 
@@ -65,8 +66,7 @@ def test_uv_is_installed_by_the_hashes_of_its_own_lock() -> None:
 
 
 def hashes_of_uv(lock: str) -> set[str]:
-    stanza = re.search(r"^uv==\S+ \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.MULTILINE)
-    assert stanza is not None
+    stanza = present(re.search(r"^uv==\S+ \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.MULTILINE))
     return set(re.findall(r"sha256:\w{64}", stanza[1]))
 
 

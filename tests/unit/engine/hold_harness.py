@@ -30,7 +30,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import catalog_of, declare_pipeline, declare_table, local_storage
+from deltaworks.testing import catalog_of, declare_pipeline, declare_table, local_storage, present
 from tests.batch_points import call_at_points_of
 from tests.unit.engine.batch_records import prepared_batch
 
@@ -61,8 +61,7 @@ class Harness:
         processor = made.processor()
         for batch_id in (0, 1):
             made.land(processor, batch_id)
-        table = made.lake.open(paths.table("shop", "orders"))
-        assert table is not None
+        table = present(made.lake.open(paths.table("shop", "orders")))
         table.delete("_seq = 0")
         for batch_id in (2, 3):
             made.land(processor, batch_id)
@@ -162,8 +161,7 @@ class Harness:
 
     def landed(self, name: str) -> Counter[tuple[int, int]]:
         """Counts each row in a table."""
-        rows = self.lake.rows(paths.table("shop", name), columns=["_seq", "_position"])
-        assert rows is not None
+        rows = present(self.lake.rows(paths.table("shop", name), columns=["_seq", "_position"]))
         return Counter((row["_seq"], row["_position"]) for row in rows.to_pylist())
 
     def expected(self, *batches: int, rows: int = 2) -> Counter[tuple[int, int]]:
@@ -172,15 +170,13 @@ class Harness:
 
     def steps(self, name: str) -> list[tuple[int, str]]:
         """The ledger's steps of a table: batch and outcome, in batch order."""
-        rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
-        assert rows is not None
+        rows = present(self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store")))
         found = [(row["batch_id"], row["outcome"]) for row in rows.to_pylist() if row["table_name"] == name]
         return sorted(found, key=lambda step: (step[0], step[1] == "caught_up"))
 
     def version_of(self, name: str, batch_id: int) -> int:
         """The version of a table committed by a batch, from the ledger."""
-        rows = self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store"))
-        assert rows is not None
+        rows = present(self.lake.rows(paths.pipeline_control("shop", "batch_metadata_store")))
         return next(
             int(row["delta_version"])
             for row in rows.to_pylist()

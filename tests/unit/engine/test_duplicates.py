@@ -28,7 +28,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.table_swap import recreate_table
-from deltaworks.testing import local_lake, pipeline_spec
+from deltaworks.testing import local_lake, pipeline_spec, present
 from tests.examples import examples
 from tests.unit.tables.log_model import drop_statistics
 
@@ -90,8 +90,7 @@ class Shop:
 
     def flags(self, table: str = "events") -> list[tuple[str, bool | None]]:
         """Ids and flags in order of arrival."""
-        rows = self.lake.rows(paths.table("shop", table))
-        assert rows is not None
+        rows = present(self.lake.rows(paths.table("shop", table)))
         ordered = sorted(rows.to_pylist(), key=lambda row: (row["_seq"], row["_position"]))
         return [(row["event_id"], row["_duplicate"]) for row in ordered]
 
@@ -144,8 +143,7 @@ def test_duplicates_within_a_task_across_tasks_and_of_an_earlier_batch_are_flagg
 def test_only_tables_that_declare_it_have_flags(shop: Shop) -> None:
     shop.land([["a"], ["a"]])
 
-    logins = shop.lake.rows(paths.table("shop", "logins"))
-    assert logins is not None
+    logins = present(shop.lake.rows(paths.table("shop", "logins")))
     assert "_duplicate" not in logins.column_names
     assert logins.num_rows == 2
 

@@ -1,4 +1,4 @@
-"""The work of one task: from payloads to files, by table and partition."""
+"""The work of one task: from payloads to files, by table and partition, and the probe a healthy worker can read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.fan_out import fan_out, partition_columns, write_payloads
+from deltaworks.engine.fan_out import fan_out, partition_columns, probe_payload, write_payloads
 from deltaworks.engine.writers import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.chunks import BatchMetadata, Payload
@@ -27,7 +27,7 @@ from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import WrittenFile
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, pipeline_spec
 
 STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400
@@ -242,3 +242,35 @@ def test_task_crashes_without_a_payload_to_blame_end_the_batch_with_the_first_ca
         )
 
     assert caught.value.condition == "TASKS_CRASH"
+
+
+_OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "b"}
+_KAFKA = {"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["t"]}
+_DELTA = {"kind": "delta", "uri": "s3://b/t"}
+_NAMED = {"header": False, "columns": ["name", "time"], "delimiter": ";"}
+SOURCES: dict[str, dict[str, Any]] = {
+    "json": _OBJECTS,
+    "csv": _OBJECTS | {"format": "csv"},
+    "csv without a header": _OBJECTS | {"format": "csv", "csv": _NAMED},
+    "tsv": _OBJECTS | {"format": "tsv"},
+    "tsv with declared columns": _KAFKA | {"format": "tsv", "tsv": {"columns": ["name", "time"]}},
+    "text": _OBJECTS | {"format": "text", "pattern": "(?P<name>.+)(?P<time>)"},
+    "parquet": _OBJECTS | {"format": "parquet"},
+    "avro": _OBJECTS | {"format": "avro"},
+    "records": _KAFKA,
+    "rows of a table": _DELTA,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_probe_contains_one_event_in_the_sources_format(source: dict[str, Any]) -> None:
+    spec = pipeline_spec(
+        {"name": "events", "catch_all": True}, source=source, event={"name": {"path": "name"}, "time": {"path": "time"}}
+    )
+    payload = Payload(0, "canary", probe_payload(spec.source))
+
+    parts = list(Parser(spec).parse([payload], BatchMetadata(0, 0, "")))
+
+    rows = [(row["_position"], row["reasons"][0]["code"]) for _, part in parts for row in part.to_pylist()]
+    # The fields of some formats are declared, and an event has only those.
+    assert rows in ([(0, "unknown_event")], [(0, "type_mismatch")], [(0, "missing_required")])

@@ -14,6 +14,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.engine import commit as commit_phase
 from deltaworks.errors import DeltaworksError, FencedError
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.examples import examples
 from tests.unit.engine.hold_harness import TABLES, Harness
@@ -39,8 +40,7 @@ def test_one_failing_table_does_not_hold_the_others(harness: Harness) -> None:
     harness.break_table("orders")
 
     for batch_id in (1, 2):
-        report = harness.land(processor, batch_id)
-        assert report is not None
+        assert harness.land(processor, batch_id) is not None
 
     for name in ("clicks", "logins", "quarantine"):
         assert harness.landed(name) == harness.expected(0, 1, 2)
@@ -271,8 +271,7 @@ class TestTablesThatCannotBeOpened:
         PipelineHome(harness.objects, "shop").held.request_resume("orders", by="ada")
         processor.serve_requests()
 
-        rows = harness.lake.rows(paths.table("shop", "orders"))
-        assert rows is not None
+        rows = present(harness.lake.rows(paths.table("shop", "orders")))
         assert harness.landed("orders") == harness.expected(0, 1)
         assert set(rows.column("level").to_pylist()) == {7}
 

@@ -16,7 +16,7 @@ from deltaworks.specs.live import LiveTableSpec
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import TableState, read_commits, state_at
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.unit.tables.log_model import drop_statistics
 
 KEY, START = "tables/pulse/hourly", dt.datetime(2026, 3, 1, 22, tzinfo=dt.UTC)
@@ -56,9 +56,7 @@ class Hourly:
         return state_at(self.lake, self.lake.objects, KEY)
 
     def counts(self) -> Counts:
-        table = self.lake.rows(KEY)
-        assert table is not None
-        rows = table.to_pylist()
+        rows = present(self.lake.rows(KEY)).to_pylist()
         counts = {
             (int((row["window_start"] - START) / dt.timedelta(hours=1)), row["event_name"]): row["events"]
             for row in rows

@@ -31,7 +31,7 @@ from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.steps import REPLAYS_TABLE
-from deltaworks.testing import append_rows, declare_pipeline, declare_table
+from deltaworks.testing import append_rows, declare_pipeline, declare_table, present
 from tests.crashes import Crash
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
@@ -159,9 +159,7 @@ def landed(harness: Harness, table: str) -> Counter[int]:
     if not (harness.root / "lake" / key / "_delta_log").is_dir():
         return Counter()  # broken by the test: what it holds is looked at once it is mended
     column = "batch" if table == "news" else "_seq"
-    rows = harness.lake.rows(key, columns=[column])
-    assert rows is not None
-    return Counter(rows.column(column).to_pylist())
+    return Counter(present(harness.lake.rows(key, columns=[column])).column(column).to_pylist())
 
 
 class WatchedPipeline:
@@ -325,8 +323,7 @@ def test_replayed_rows_are_announced_after_they_are_committed(tmp_path: Path) ->
 
     assert done.landed == 1
     assert [row["contact"] for row in shop.rows("visits")] == ["c0", "c1", "c2"]
-    news = shop.lake.rows(paths.table("shop", "news"))
-    assert news is not None
+    news = present(shop.lake.rows(paths.table("shop", "news")))
     assert notified_keys(news.to_pylist())[("o1", dt.date(2026, 1, 2), 0, "v1")] == 1
     points = [point for point, _ in seen]
     assert (
@@ -356,6 +353,4 @@ def test_tables_derived_from_mutation_requests_start_over_with_them(tmp_path: Pa
     done = start_over(shop.catalog(spec), "shop", dry_run=False, max_rows=10)
 
     assert {each.table: each.rows for each in done.tables}["names"] == 1
-    left = shop.lake.rows(key)
-    assert left is not None
-    assert left.num_rows == 0
+    assert present(shop.lake.rows(key)).num_rows == 0

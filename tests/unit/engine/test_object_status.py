@@ -23,7 +23,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import append_rows, catalog_of
+from deltaworks.testing import append_rows, catalog_of, write_files
 from tests.unit.engine.ledger_harness import Harness
 
 RELAY = RelaySpec(relay="landing", buckets=("landing",), listing={"grace_minutes": 0})
@@ -87,9 +87,7 @@ def test_the_newest_objects_show_which_pipelines_have_read_them(project: Catalog
 
 def test_a_comparison_finds_unannounced_and_unread_objects(project: Catalog, tmp_path: Path) -> None:
     for name in ("day/5.json", "day/new.json"):
-        path = tmp_path / "landing" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"{}")
+        write_files(tmp_path, {f"landing/{name}": b"{}"})
     lake, landing = Lake(project.environment.lake), project.environment.landing
     by_key = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 0})
     found = reconcile(by_key, lake, landing, ObjectStatusReader(project, "landing").readers())

@@ -1,10 +1,12 @@
-"""Progress is written out of band and never affects a batch."""
+"""Progress and failures are written out of band and never affect a batch; waiting between two checks of a query."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import threading
+import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +21,15 @@ from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
+from deltaworks.engine import queries
 from deltaworks.engine.driver_host import CountingObjectStore, DriverMetrics
 from deltaworks.engine.progress import BatchReport, ProgressLog
 from deltaworks.engine.queries import IngestListener
+from deltaworks.engine.runner import failure_record
+from deltaworks.errors import ContractError
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import local_lake, local_storage
+from deltaworks.testing import local_lake, local_storage, present
 from tests.failing_objects import RefusingObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -55,8 +60,7 @@ def test_every_batch_has_a_row_once_the_log_is_closed(tmp_path: Path) -> None:
 
     log.close()
 
-    written = Lake(storage).rows(paths.pipeline_control("shop", "progress"))
-    assert written is not None
+    written = present(Lake(storage).rows(paths.pipeline_control("shop", "progress")))
     found = sorted(written.to_pylist(), key=lambda row: row["batch_id"])
     assert [(row["batch_id"], row["rows"], row["owner_epoch"], row["rows_per_second"]) for row in found] == [
         (0, 100, 3, 50.0),
@@ -319,3 +323,80 @@ def test_a_failing_count_of_open_rows_loses_no_progress_row(tmp_path: Path) -> N
     log.close()
 
     assert (len(rows_of(tmp_path)), log.dropped) == (1, 0)
+
+
+class Query:
+    """A query that has ended."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.waits: list[float] = []
+
+    def awaitTermination(self, timeout: float) -> bool:
+        self.waits.append(timeout)
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+
+def test_a_query_that_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    query: Any = Query()
+
+    queries.wait_for_end(query, 1.0)
+
+    assert (query.waits, slept) == ([1.0], [])
+
+
+def test_a_failed_query_is_left_to_the_callers_check_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    query: Any = Query(RuntimeError("it failed"))
+
+    queries.wait_for_end(query, 1.0)
+
+    assert slept == [1.0]
+
+
+PYTHON_FAILED = (
+    "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: "
+)
+
+
+class StreamingQueryException(Exception):
+    """Named like Spark's exception."""
+
+
+def test_a_deltaworks_error_of_another_process_keeps_its_condition_and_hint() -> None:
+    error = ContractError("LOG_DAMAGED", "The log cannot be read.", hint="Put it back.")
+    planner = "".join(traceback.format_exception(error))
+
+    record = failure_record(
+        StreamingQueryException(f"{PYTHON_FAILED}Traceback (most recent call last):\n{planner}\nSQLSTATE")
+    )
+
+    assert record == error.as_record()
+
+
+def test_a_deltaworks_error_is_unchanged() -> None:
+    error = ContractError("SPEC_X", "It differs.", hint="Restart it.")
+
+    assert failure_record(error) == error.as_record()
+
+
+def test_an_unknown_error_is_reported_by_the_line_closest_to_its_cause() -> None:
+    try:
+        int("a secret")
+    except ValueError as error:
+        planner = "".join(traceback.format_exception(error))
+
+    record = failure_record(StreamingQueryException(f"{PYTHON_FAILED}{'x' * 600}\n{planner}"))
+
+    assert record["condition"] == "STREAM_FAILED"
+    assert record["message"] == "ValueError: invalid literal for int() with base 10: (a value)"
+    assert "driver log" in record["hint"]
+
+
+def test_an_error_without_a_message_has_the_name_of_its_type() -> None:
+    assert failure_record(KeyError())["message"] == "KeyError"

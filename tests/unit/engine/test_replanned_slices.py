@@ -13,6 +13,7 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.engine.ledger import Ledger
 from deltaworks.errors import TransientError
 from deltaworks.sources.base import ObjectSlice
+from deltaworks.testing import present
 from tests.unit.engine.hold_harness import Harness
 
 NOTHING = ObjectSlice([], [], {}, opener=lambda reference: reference)
@@ -28,8 +29,7 @@ def harness(tmp_path: Path) -> Harness:
 
 def next_checkpoint(harness: Harness) -> Generations:
     ledger = Ledger(harness.lake, "shop", 1)
-    last = ledger.last_completed()
-    assert last is not None
+    last = present(ledger.last_completed())
     return PipelineHome(harness.objects, "shop").generations.current_checkpoint(
         last_completed=last, end_offset=ledger.end_offset(last)
     )
@@ -85,6 +85,5 @@ def test_an_unchanged_repeat_of_the_last_batch_is_skipped(harness: Harness) -> N
 
     assert harness.processor().process(NOTHING, 1) is None
 
-    known = PipelineHome(harness.objects, "shop").generations.read()
-    assert known is not None
+    known = present(PipelineHome(harness.objects, "shop").generations.read())
     assert not known.current.retired

@@ -21,7 +21,7 @@ from deltaworks.errors import ContractError, TransientError
 from deltaworks.operations.stream_parts import announce_views
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import catalog_of
+from deltaworks.testing import catalog_of, write_files
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.engine.keyed.latest_harness import LatestHarness, live_declared, priced
 from tests.waiting import eventually
@@ -50,9 +50,7 @@ class Widgets:
         self.sql(PER_SYMBOL)
 
     def sql(self, text: str) -> None:
-        folder = self.root / "include/pipelines/market"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "prices.sql").write_text(text)
+        write_files(self.root, {"include/pipelines/market/prices.sql": text})
 
     @property
     def catalog(self) -> Catalog:

@@ -13,6 +13,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import TurnRecord, WriteTurn, write_turn
 from deltaworks.errors import ConcurrencyError
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Harness
@@ -145,8 +146,7 @@ def test_a_killed_jobs_turn_expires_after_its_time_to_live(harness: Harness, lea
     key = paths.turn_request("shop", "orders")
     harness.objects.put(key, asked_turn("orders").encode())
     harness.land(processor, 0)
-    granted = turn_of(harness)
-    assert granted is not None
+    granted = present(turn_of(harness))
     assert granted.state == "granted"
     assert harness.landed("orders") == harness.expected()
     # The last the job says: from now on it is silent, and has little time.

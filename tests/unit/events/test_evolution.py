@@ -1,18 +1,22 @@
-"""Undeclared fields: ignored, rescued, added as columns or rejected, as each table declares."""
+"""Undeclared fields: ignored, rescued, added or rejected as each table declares, also in held-back files."""
 
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.fan_out import FanOutResult, write_with_new_columns
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError, FencedError
@@ -26,11 +30,15 @@ from deltaworks.events.evolution import (
     to_records,
 )
 from deltaworks.events.parse import Parser
+from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step, raise_owner_epoch
-from deltaworks.testing import declare_pipeline, declare_table, local_lake, rows_by_table
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import arrow_path
+from deltaworks.testing import declare_pipeline, declare_table, local_lake, present, rows_by_table
 from tests.examples import examples
+from tests.unit.engine.batch_records import prepared_batch
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -215,9 +223,7 @@ class TestOnDisk:
     def table(self, spec: PipelineSpec, tmp_path: Path) -> DeltaTable:
         lake = local_lake(tmp_path)
         TableSet(lake, spec).open()
-        table = lake.open(paths.table("shop", "orders"))
-        assert table is not None
-        return table
+        return present(lake.open(paths.table("shop", "orders")))
 
     def test_columns_are_added_once_and_stored_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
         for _ in range(2):
@@ -288,3 +294,47 @@ def flat(value: dict[str, Any]) -> dict[tuple[str, ...], Any]:
         elif inner is not None:
             found[name,] = inner
     return found
+
+
+def prepared(share: PreparedTable) -> PreparedBatch:
+    return prepared_batch(4, tables=(share,))
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_columns_added_by_the_share_are_not_missing_in_the_table(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path, declared: bool
+) -> None:
+    spec = make_spec(tables=[{"name": "orders", "catch_all": True, "evolve": "add_columns"}])
+    lake = local_lake(tmp_path)
+    tables = TableSet(lake, spec)
+    tables.open()
+    rows = pa.table({"_seq": [1], "_position": [0], "color": ["red"]})
+    file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
+    new = to_records([EvolvedColumn("color", ("color",), "string")]) if declared else ()
+    share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),), new_columns=new)
+
+    if declared:
+        assert conform_prepared_table(lake, tables.handles["orders"], prepared(share), share) == share
+    else:
+        with pytest.raises(ContractError, match="PREPARED_FILES_INCOMPATIBLE"):
+            conform_prepared_table(lake, tables.handles["orders"], prepared(share), share)
+
+
+def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
+    make_spec: Callable[..., PipelineSpec], tmp_path: Path
+) -> None:
+    spec = make_spec(
+        tables=[{"name": "orders", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]}]
+    )
+    lake = local_lake(tmp_path)
+    tables = TableSet(lake, spec)
+    tables.open()
+    rows = pa.table({"_seq": [1], "_position": [0], "n": ["jane.doe@example.org"]})
+    file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
+    share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),))
+
+    with pytest.raises(ContractError) as refused:
+        conform_prepared_table(lake, tables.handles["orders"], prepared(share), share)
+
+    assert "n has a value that does not fit" in refused.value.message
+    assert "jane" not in "".join(traceback.format_exception(refused.value))

@@ -20,7 +20,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
-from deltaworks.testing import declare_table, payloads_of, pipeline_spec
+from deltaworks.testing import declare_table, payloads_of, pipeline_spec, rows_by_table
 from tests.examples import examples
 from tests.unit.events.routing_oracle import expected
 
@@ -30,11 +30,9 @@ STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerpr
 
 
 def parse(spec: PipelineSpec, *payloads: Payload | bytes, chunk_events: int = 20_000) -> Rows:
-    rows: Rows = defaultdict(list)
-    for name, table in Parser(spec, chunk_events=chunk_events).parse(payloads_of(*payloads), STAMP):
-        assert table.num_rows
-        rows[name].extend(table.to_pylist())
-    return rows
+    parts = list(Parser(spec, chunk_events=chunk_events).parse(payloads_of(*payloads), STAMP))
+    assert all(table.num_rows for _, table in parts)
+    return defaultdict(list, rows_by_table(parts))
 
 
 def event(**changes: Any) -> bytes:

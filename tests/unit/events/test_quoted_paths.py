@@ -16,7 +16,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.redaction_keys import RedactionKeys
 from deltaworks.specs.base import check_field_path, format_path, path_names, selects_elements
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import SOURCE, declare_table, pipeline_spec
+from deltaworks.testing import SOURCE, declare_table, pipeline_spec, rows_by_table
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 COLUMNS = [
@@ -48,10 +48,7 @@ def spec_of(**more: Any) -> PipelineSpec:
 def parsed(spec: PipelineSpec, *events: Any, columnar: bool, keys: RedactionKeys | None = None) -> dict[str, Any]:
     parser = Parser(spec, columnar_from_bytes=0 if columnar else None, redaction_keys=keys)
     data = "\n".join(map(json.dumps, events)).encode()
-    rows: dict[str, Any] = {}
-    for name, part in parser.parse([Payload(1, "k", data)], STAMP):
-        rows.setdefault(name, []).extend(part.to_pylist())
-    return rows
+    return rows_by_table(parser.parse([Payload(1, "k", data)], STAMP))
 
 
 @pytest.mark.parametrize("columnar", [False, True])

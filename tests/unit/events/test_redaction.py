@@ -34,7 +34,7 @@ from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.privacy.tokens.suppression import Suppression, SuppressionRecord
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import declare_columns, declare_pipeline, local_storage, rows_by_table
+from deltaworks.testing import declare_columns, declare_pipeline, local_storage, present, rows_by_table
 from tests.unit.collector.request_handler_harness import HandlerHarness, declared
 
 CANARY = "canary7f3a@example.org"
@@ -176,8 +176,7 @@ def test_unreadable_bodies_are_sealed_and_quarantine_has_length_digest_and_reaso
     assert "sha256" in row["reasons"][0]["detail"]
     assert key is not None
     vault, service = LocalObjects(tmp_path / "lake-vault"), LocalKeyring(tmp_path / "lake-keyring")
-    stored = vault.get(key)
-    assert stored is not None
+    stored = present(vault.get(key))
     assert b"canary" not in stored.data
     unsealer = Unsealer(service, day_key=lambda space, day: unreadable_day_key(service, vault, space, day))
     frames = {frame.kind: frame.payload for frame in decode_sealed_file(stored.data)}
@@ -212,8 +211,7 @@ def test_identities_of_a_pipeline_without_personal_data_raise(tmp_path: Path) ->
 
 def test_events_of_an_erased_subject_are_dropped_and_counted(tmp_path: Path) -> None:
     spec, lake = spec_of(), local_storage(tmp_path / "lake")
-    first = load_redaction_keys(spec, lake)
-    assert first is not None
+    first = present(load_redaction_keys(spec, lake))
     erased = token(first.token_key, kind="player", value="p-7")
     record = SuppressionRecord(
         namespace="players",
@@ -223,8 +221,7 @@ def test_events_of_an_erased_subject_are_dropped_and_counted(tmp_path: Path) -> 
         digests=(suppression_digest(first.token_key, erased),),
     )
     LocalObjects(tmp_path / "lake").put(paths.suppression_record_key("players", 1), record.encode())
-    keys = load_redaction_keys(spec, lake)
-    assert keys is not None
+    keys = present(load_redaction_keys(spec, lake))
     bodies = [json.dumps(event(**more)).encode() for more in ({}, {"level": "x"}, {"id": erased}, {"id": "p-8"})]
 
     rows, parser = parsed(spec, *bodies, keys=keys)

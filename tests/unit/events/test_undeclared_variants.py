@@ -51,6 +51,7 @@ from deltaworks.testing import (
     declare_table,
     local_lake,
     payloads_of,
+    write_files,
 )
 from tests.examples import examples
 from tests.unit.engine.batch_records import prepared_batch
@@ -241,9 +242,8 @@ class TestReading:
     def test_a_declared_view_reads_its_fields(self, tmp_path: Path) -> None:
         view = {"name": "colors", "sql": "colors.sql", "reads": ["orders"], "description": "colors of orders"}
         shop = Shop(tmp_path, declared(views=[view]))
-        folder = catalog_of(tmp_path, shop.spec).folder("shop")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "colors.sql").write_text("SELECT _rest.color::VARCHAR AS color FROM orders")
+        colors = {"colors.sql": "SELECT _rest.color::VARCHAR AS color FROM orders"}
+        write_files(catalog_of(tmp_path, shop.spec).folder("shop"), colors)
         shop.add(event(1, color="red"))
 
         assert shop.ask("SELECT * FROM shop.colors WHERE color = 'red'") == [("red",)]

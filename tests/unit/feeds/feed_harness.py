@@ -21,7 +21,7 @@ from deltaworks.feeds.sinks.base import SendOutcome, Sink
 from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
-from deltaworks.testing import catalog_of, declare_table, local_storage, pipeline_spec, write_files
+from deltaworks.testing import catalog_of, declare_table, local_storage, pipeline_spec, present, write_files
 
 DAY = dt.date(2026, 3, 1)
 SCHEMA = pa.schema(
@@ -111,9 +111,7 @@ class FeedHarness:
 
     @property
     def record(self) -> FeedRecord:
-        record = self.records.read()
-        assert record is not None
-        return record
+        return present(self.records.read())
 
     def feed(self, receiver: Sink, *, pause: Callable[[float], None] = lambda seconds: None) -> Feed:
         return Feed(self.catalog, self.spec, self.declaration, self.objects, receiver, pause=pause)

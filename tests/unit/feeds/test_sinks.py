@@ -13,24 +13,8 @@ from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.sinks import Sink, open_sink
 from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
-from sandbox.servers.moto_corrections import correct_moto
 from tests.http_server import HttpAnswer, HttpRequest, http_server
-from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
-
-
-@pytest.fixture(scope="module")
-def aws_server() -> Iterator[str]:
-    correct_moto()
-    with running_moto() as address:
-        yield address
-
-
-@pytest.fixture
-def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    return Aws(aws_server)
 
 
 def messages(count: int, *, size: int = 10, key: str = "k") -> list[Message]:

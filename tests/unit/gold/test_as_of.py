@@ -20,7 +20,7 @@ from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.gold import build_order
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import load_project
+from deltaworks.testing import load_project, present
 from tests.shared_data import SHARED_DATA
 from tests.spark.gold.market_data import (
     EPS_KNOWN,
@@ -78,9 +78,7 @@ class PlannedMarket:
         return job.plan.output.labels if job.plan.has_work else ()
 
     def answer(self) -> Answer:
-        rows = self._lake.rows(paths.table("market", "price_with_eps"))
-        assert rows is not None
-        return answer_of(rows.to_pylist())
+        return answer_of(present(self._lake.rows(paths.table("market", "price_with_eps"))).to_pylist())
 
     def _uri(self, name: str) -> str:
         return self._lake.storage.uri(paths.table("market", name)).removeprefix("file://")

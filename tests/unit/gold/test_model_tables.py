@@ -21,6 +21,7 @@ from deltaworks.models.training import find_differences
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.records import record_of
 from tests.unit.specs.test_models import project
 
@@ -74,8 +75,7 @@ def test_a_model_table_has_published_models_and_is_only_replaced_on_changes(tmp_
 
     assert (first.rows, first.replaced, again.replaced, again.version) == (1, True, False, first.version)
     assert (later.rows, later.replaced) == (2, True)
-    table = Lake(catalog.environment.lake).rows(paths.table("shop", "slow"))
-    assert table is not None
+    table = present(Lake(catalog.environment.lake).rows(paths.table("shop", "slow")))
     assert [row["model"] for row in table.to_pylist()] == ["slow/1", "slow/3"]
     # A new model changes scores from its date only.
     (pinned,) = pin_inputs(Lake(catalog.environment.lake), catalog.pipeline("shop"), ["slow"]).values()

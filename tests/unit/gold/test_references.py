@@ -1,4 +1,4 @@
-"""Reference tables: small CSV files loaded as tables and replaced on changes."""
+"""Inputs of gold: all columns a query may read, and small CSV files loaded as tables and replaced on changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import references
+from deltaworks.gold.input_views import may_reference
 from deltaworks.gold.references import ReferenceResult, refresh_references
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.table_data import ORDERS, SHOP, make, project
 
 SPLITS = "ticker,ex_date,ratio,note\nAAPL,2000-06-21,2,\nAAPL,2005-02-28,2,second\nMSFT,2003-02-18,2,\n"
@@ -38,9 +40,7 @@ def shop(folder: Path, csv: str = SPLITS, declared: str = REFERENCES) -> Catalog
 
 
 def rows(catalog: Catalog) -> pa.Table:
-    table = Lake(catalog.environment.lake).rows(paths.table("shop", "splits"))
-    assert table is not None
-    return table
+    return present(Lake(catalog.environment.lake).rows(paths.table("shop", "splits")))
 
 
 def refreshed(catalog: Catalog) -> ReferenceResult:
@@ -75,8 +75,7 @@ def test_a_file_is_loaded_once_and_a_changed_one_in_one_commit(tmp_path: Path) -
 def test_a_changed_table_is_replaced_from_its_file(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     refreshed(catalog)
-    table = Lake(catalog.environment.lake).open(paths.table("shop", "splits"))
-    assert table is not None
+    table = present(Lake(catalog.environment.lake).open(paths.table("shop", "splits")))
     table.delete("ticker = 'MSFT'")
     assert rows(catalog).num_rows == 2
 
@@ -196,3 +195,29 @@ def test_a_pending_check_loads_the_file_and_reports_the_change(tmp_path: Path) -
     assert result.spark_work_count == 1
     assert {*result.built_from} == {"orders", "splits"}
     assert rows(catalog).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "column"),
+    [
+        ("SELECT event_date, count(*) FROM events GROUP BY event_date", "event_date"),
+        ("SELECT e.DEVICE_ID FROM events AS e", "device_id"),
+        ("SELECT `odd name` FROM events", "odd name"),
+        ("SELECT * FROM events", "country"),
+        ("SELECT * EXCEPT (country) FROM events", "platform"),
+        ("SELECT count(*), events.* FROM events", "country"),
+        ("SELECT count(*) FROM events NATURAL JOIN purchase", "country"),
+        ("SELECT 1 FROM events PIVOT (count(1) FOR platform IN ('ios'))", "country"),
+        ("FROM events |> WHERE platform = 'ios'", "country"),
+        ("TABLE events", "country"),
+    ],
+)
+def test_columns_a_query_reads_are_found(sql: str, column: str) -> None:
+    assert may_reference(sql, column)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT platform, count(*) FROM events GROUP BY platform", "SELECT COUNT( * ) AS tables FROM events"]
+)
+def test_columns_no_query_reads_are_omitted(sql: str) -> None:
+    assert not may_reference(sql, "country")

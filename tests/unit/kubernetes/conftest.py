@@ -12,6 +12,7 @@ import pytest
 from deltaworks.kubernetes.manifests import manifests
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_files
 from tests.unit.specs.conftest import RELAY, write_project
 
 #: Storages as docker-compose.yaml has them, by references alone.
@@ -74,9 +75,7 @@ SETTINGS = {
 
 def write_collector(root: Path) -> None:
     """Declare the collector that the environment runs."""
-    folder = root / "include" / "collectors"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "edge.yaml").write_text(COLLECTOR)
+    write_files(root, {"include/collectors/edge.yaml": COLLECTOR})
 
 
 @dataclass(frozen=True)

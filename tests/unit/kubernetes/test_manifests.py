@@ -1,7 +1,8 @@
-"""Pods get only the variables and rights that their process needs."""
+"""Pods and CronJobs get only what they need by valid objects, and the settings file is read like Compose's."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -10,17 +11,30 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from deltaworks.cli import app
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.manifests import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP, manifests, secret_keys, to_yaml
+from deltaworks.kubernetes.manifests import (
+    AIRFLOW_SETTINGS,
+    AIRFLOW_SETTINGS_MAP,
+    manifests,
+    read_variables,
+    reject_secrets,
+    secret_keys,
+    to_yaml,
+)
 from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
 from deltaworks.kubernetes.pods import driver_pod, driver_variables, executor_pod
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import session_conf
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
-from tests.unit.kubernetes.conftest import ENVIRONMENT, SETTINGS, Rendered
+from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, SETTINGS, Rendered, write_collector
+from tests.unit.kubernetes.schemas import VERSIONS, check, kubernetes_validate
+from tests.unit.specs.conftest import RELAY, write_project
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
@@ -330,3 +344,195 @@ def test_the_values_of_airflows_chart_refer_to_rendered_objects() -> None:
     ]
     assert f"FROM apache/airflow:{values['airflowVersion']}-" in (ROOT / "Dockerfile").read_text()
     assert spec.airflow_service_accounts == ("airflow-scheduler",)
+
+
+VAULT = """\
+privacy:
+  keys: {kind: kms, key_id: alias/privacy}
+  vault: {root: "s3://vault", access_key: env:VAULT_ACCESS_KEY, secret_key: env:VAULT_SECRET_KEY}
+"""
+PRIVATE = """\
+privacy:
+  namespace: shop_customers
+  fields: [{path: email, action: vault, as: email}]
+"""
+
+
+def with_vault(render: Callable[..., Rendered]) -> Rendered:
+    environment = ENVIRONMENT.replace(
+        "service_account_annotations: {role: deltaworks}",
+        "service_account_annotations: {role: deltaworks}\n  vault_account_annotations: {role: vault}",
+    )
+    return render(environment=environment + VAULT, pipeline=PIPELINE.replace("tables:\n", PRIVATE + "tables:\n", 1))
+
+
+def test_vault_jobs_have_an_exclusive_service_account(render: Callable[..., Rendered]) -> None:
+    objects = with_vault(render).objects
+    jobs = {name: item for (kind, name), item in objects.items() if kind == "CronJob"}
+
+    assert set(jobs) == {f"vault-{verb}-shop-customers" for verb in ("ingest", "maintain", "erase")}
+    for job in jobs.values():
+        pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert (pod["serviceAccountName"], pod["restartPolicy"]) == ("deltaworks-vault", "Never")
+        assert job["spec"]["concurrencyPolicy"] == "Forbid"
+        (container,) = pod["containers"]
+        assert container["args"][-3:] == ["--namespace", "shop_customers", '--options={"dry_run":false}']
+        assert {"VAULT_ACCESS_KEY", "VAULT_SECRET_KEY"} <= {variable["name"] for variable in container["env"]}
+    account = objects["ServiceAccount", "deltaworks-vault"]
+    assert account["metadata"]["annotations"] == {"role": "vault"}
+    assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
+    others = [item for (kind, _), item in objects.items() if kind in ("Deployment", "StatefulSet")]
+    assert all(item["spec"]["template"]["spec"]["serviceAccountName"] != "deltaworks-vault" for item in others)
+
+
+def test_without_a_vault_there_is_neither_a_job_nor_its_account(render: Callable[..., Rendered]) -> None:
+    objects = render().objects
+
+    assert not [name for kind, name in objects if kind == "CronJob" or name == "deltaworks-vault"]
+
+
+KINDS = {
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ConfigMap",
+    "Deployment",
+    "StatefulSet",
+    "Service",
+    "PodDisruptionBudget",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid_by_its_schema(render: Callable[..., Rendered], version: str) -> None:
+    objects = render().objects
+
+    for item in objects.values():
+        check(item, version)
+    assert {kind for kind, _ in objects} == KINDS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_spark_pods_are_valid_by_their_schema(render: Callable[..., Rendered], version: str) -> None:
+    spec = render().catalog.environment.kubernetes
+    assert spec is not None
+
+    check(driver_pod(spec, ["LINEAGE_KEY"]), version)
+    check(executor_pod(spec), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_shipped_environment_is_rendered_with_its_example(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_variables(ROOT / "docker" / "kubernetes.env.example")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+    objects = manifests(load_catalog(root=ROOT), settings)
+
+    for item in objects:
+        check(item, version)
+    assert {"relay-landing", "relay-partners", "deadman"} == {
+        item["metadata"]["name"] for item in objects if item["kind"] == "Deployment"
+    }
+
+
+def test_printed_manifests_parse_to_the_rendered_ones(render: Callable[..., Rendered]) -> None:
+    rendered = list(render().objects.values())
+
+    assert list(yaml.safe_load_all(to_yaml(rendered))) == rendered
+
+
+Break = Callable[[dict[str, Any]], Any]
+#: A field with a wrong name, of a wrong type, with a value there is not, and one that is missing.
+BREAKS: dict[str, Break] = {
+    "relpicas": lambda item: item["spec"].update(relpicas=2),
+    "replicas": lambda item: item["spec"].update(replicas="2"),
+    "readOnly": lambda item: _container(item)["volumeMounts"][0].update(readOnly="yes"),
+    "livenessProbe": lambda item: _container(item)["livenessProbe"].update(period=5),
+    "selector": lambda item: item["spec"].pop("selector"),
+}
+
+
+def _container(item: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = item["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+@pytest.mark.parametrize("name", sorted(BREAKS))
+def test_a_schema_violation_is_detected(render: Callable[..., Rendered], name: str) -> None:
+    item = copy.deepcopy(render().objects["Deployment", "relay-landing"])
+    check(item, VERSIONS[-1])
+
+    BREAKS[name](item)
+
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check(item, VERSIONS[-1])
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "settings.env"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "# A=comment\n\nNAME=value\nURL=https://x/?a=b\nQUOTED='kept'\nEMPTY=\n")
+
+    assert read_variables(path) == {"NAME": "value", "URL": "https://x/?a=b", "QUOTED": "'kept'", "EMPTY": ""}
+
+
+@pytest.mark.parametrize("line", ["export NAME=value", "NAME", "1NAME=x", "NA ME=x"])
+def test_an_invalid_line_is_rejected_with_its_number(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_variables(written(tmp_path, f"A=1\n{line}\n"))
+
+    assert caught.value.condition == "KUBERNETES_SETTINGS_INVALID"
+    assert "settings.env:2 is not of the form NAME=value" in caught.value.message
+
+
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_variables(tmp_path / "nowhere.env")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DELTAWORKS_LAKE_ACCESS_KEY", "CHAT_TOKEN", "AIRFLOW__CORE__FERNET_KEY", "AIRFLOW_CONN_X", "DB_PASSWORD"],
+)
+def test_a_secret_is_refused_and_not_shown(render: Callable[..., Rendered], tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reject_secrets({name: "hunter2", "AWS_REGION": "eu-central-1"}, tmp_path / "settings.env", render().catalog)
+
+    assert f"contains {name}: secrets must not be in a ConfigMap" in caught.value.message
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_secret_is_detected_by_its_use(render: Callable[..., Rendered], tmp_path: Path) -> None:
+    environment = ENVIRONMENT.replace("env:DELTAWORKS_LAKE_SECRET_KEY", "env:INNOCENT")
+
+    with pytest.raises(ConfigError, match="INNOCENT"):
+        reject_secrets({"INNOCENT": "x"}, tmp_path, render(environment=environment).catalog)
+
+
+@pytest.fixture
+def restored_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command sets is gone after the test."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.mark.usefixtures("restored_environment")
+def test_the_command_prints_manifests_and_says_what_the_secret_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = RELAY.replace("http://localhost/queue", "env:QUEUE")
+    write_collector(write_project(tmp_path, environment=ENVIRONMENT, pipeline=PIPELINE, relay=relay))
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    settings = written(tmp_path, "DELTAWORKS_ENVIRONMENT=local\nQUEUE=http://queue\n")
+
+    done = CliRunner().invoke(app, ["deploy", "kubernetes", "--settings", str(settings)])
+
+    assert done.exit_code == 0, done.output
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert {"relay-landing", "deadman", "collector"} <= {item["metadata"]["name"] for item in objects}
+    assert "Secret deltaworks in namespace lakehouse needs: CHAT_TOKEN, CHAT_URL, " in done.stderr
+    assert "QUEUE" not in done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 
 
 def _folder(lake: Lake, key: str) -> Path:
@@ -61,8 +62,7 @@ def orphan(lake: Lake, key: str, name: str, *, age_hours: float) -> Path:
 
 def replaced(lake: Lake, key: str, *, hours_ago: float) -> list[Path]:
     """Replaces all files of the table as if rewritten some time ago."""
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     before = {Path(uri.removeprefix("file://")) for uri in table.file_uris()}
     table.optimize.compact()
     newest = commit_file(lake, key, table.version())

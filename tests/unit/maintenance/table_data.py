@@ -20,7 +20,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.testing import load_project
+from deltaworks.testing import load_project, present
 
 #: A pipeline declaration up to `tables`.
 SHOP = """\
@@ -69,8 +69,7 @@ def make(lake: Lake, pipeline: str, table: str, *, files: int, days: int, column
 
 def append(lake: Lake, key: str, files: int, *, days: Iterable[int] = (0,)) -> None:
     """Appends files of ten rows to each day, in one commit."""
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     schema = pa.schema(table.schema().to_arrow())
     written = []
     for day in days:
@@ -99,8 +98,7 @@ def _values(field: pa.Field, date: dt.date) -> list[object]:
 def compacted(lake: Lake, key: str, group: str) -> None:
     """Merges the files of each partition in a commit named like an OPTIMIZE command."""
     made = user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group=group)
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": made}))
 
 
@@ -147,8 +145,7 @@ def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> N
 def arranged(lake: Lake, key: str, group: str) -> None:
     """Commits an OPTIMIZE that leaves two of four files per partition."""
     made = user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group=group)
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     properties = CommitProperties(custom_metadata={"userMetadata": made})
     size = max(pa.table(table.get_add_actions()).column("size_bytes").to_pylist())
     table.optimize.compact(target_size=2 * size + 1, commit_properties=properties)

@@ -15,6 +15,7 @@ from deltaworks.maintenance.control_tables import compact_control_tables
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import present
 from tests.unit.engine.hold_harness import Harness
 
 STORES = ("checkpoint_store", "batch_metadata_store")
@@ -26,9 +27,7 @@ def catalog(stage: Harness) -> Catalog:
 
 
 def files(stage: Harness, name: str) -> int:
-    table = stage.lake.open(paths.pipeline_control("shop", name))
-    assert table is not None
-    return len(table.file_uris())
+    return len(present(stage.lake.open(paths.pipeline_control("shop", name))).file_uris())
 
 
 def test_compaction_keeps_the_ledger_content(stage: Harness, catalog: Catalog) -> None:
@@ -46,8 +45,7 @@ def test_compaction_keeps_the_ledger_content(stage: Harness, catalog: Catalog) -
 
     assert {files(stage, name) for name in STORES} == {1}
     for name in STORES:
-        rows = stage.lake.rows(paths.pipeline_control("shop", name))
-        assert rows is not None
+        rows = present(stage.lake.rows(paths.pipeline_control("shop", name)))
         assert before[name] is not None
         assert sorted(map(str, rows.to_pylist())) == sorted(map(str, before[name].to_pylist()))
     ledger = Ledger(stage.lake, "shop", 1)
@@ -77,9 +75,7 @@ def test_one_pipeline_at_a_time_compacts_the_health_snapshots(stage: Harness, ca
     rows = stage.lake.rows(paths.table_snapshots())
 
     def snapshots() -> int:
-        table = stage.lake.open(paths.table_snapshots())
-        assert table is not None
-        return len(table.file_uris())
+        return len(present(stage.lake.open(paths.table_snapshots())).file_uris())
 
     with maintenance_lock(
         stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_maintenance(), ttl_seconds=0.3
@@ -129,8 +125,7 @@ def test_compaction_during_a_stream_is_safe(stage: Harness, catalog: Catalog) ->
 
     assert failed == []
     assert stage.landed("orders") == stage.expected(*range(15))
-    rows = stage.lake.rows(paths.pipeline_control("shop", "checkpoint_store"))
-    assert rows is not None
+    rows = present(stage.lake.rows(paths.pipeline_control("shop", "checkpoint_store")))
     assert sorted(rows["batch_id"].to_pylist()) == list(range(15))
 
 
@@ -143,7 +138,6 @@ def test_every_commit_names_its_run(stage: Harness, catalog: Catalog) -> None:
 
     for name in STORES:
         key = paths.pipeline_control("shop", name)
-        table = stage.lake.open(key)
-        assert table is not None
+        table = present(stage.lake.open(key))
         newest = list(commit_history(stage.lake, key, newest=table.version(), limit=1))
         assert newest[0].metadata["operation"] == "compact_control_table"

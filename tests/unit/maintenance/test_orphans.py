@@ -21,6 +21,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, remove_orphans
 from deltaworks.specs.catalog import Catalog
+from deltaworks.testing import present, write_files
 from tests.unit.engine.hold_harness import TABLES, Harness
 from tests.unit.tables.test_vacuum_candidates import z85
 
@@ -57,8 +58,7 @@ def age(stage: Harness, seconds: float = WEEKS) -> None:
 
 def orphan(stage: Harness, name: str = "orders", file: str = "event_date=2024-01-01/part-dead.zstd.parquet") -> Path:
     path = folder(stage, name) / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x" * 100)
+    write_files(folder(stage, name), {file: b"x" * 100})
     return path
 
 
@@ -187,8 +187,7 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Harness, catalog: 
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     table.optimize.compact()
     before = data_files(stage, "orders")
     age(stage)

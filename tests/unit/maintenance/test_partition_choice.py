@@ -1,26 +1,41 @@
-"""What OPTIMIZE chooses, by partition health and existing order."""
+"""What OPTIMIZE chooses: by partition health, existing order and the night's budget, with a reason for all others."""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError
+from deltaworks.maintenance import optimize_night as night_module
 from deltaworks.maintenance.layout import Layout
+from deltaworks.maintenance.optimize_night import Candidate, plan_night, read_policy, select_partitions
 from deltaworks.maintenance.partition_choice import (
     INLINE_ZORDER_FROM_BYTES,
     ORDERED_ROW_GROUP_BYTES,
     OptimizePolicy,
+    PartitionChoice,
     TableChoice,
     choose_partitions,
     forced_choice,
 )
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
-from deltaworks.maintenance.zorder_ledger import OrderedPartition, RewriteRate, ZOrderState
+from deltaworks.maintenance.zorder_ledger import DEFAULT_RATES, LedgerState, OrderedPartition, RewriteRate, ZOrderState
+from deltaworks.specs.loading import load_spec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import Partition
+from deltaworks.tables.lake import Lake
+from deltaworks.testing import local_lake
+from tests.unit.maintenance.table_data import IN_NEED, NIGHT, TABLES, fill_hundred, hundred_tables
 
 NOW = dt.datetime(2026, 3, 10, 3, 30, tzinfo=dt.UTC)
 MIB = 1 << 20
@@ -338,3 +353,170 @@ def test_a_clustered_table_is_clustered_and_never_merged() -> None:
     assert chosen(found, lies=lies, known=few).reason == "nothing to do: 1 partition with few late rows"
     same = {(): ordered(found)}
     assert chosen(found, lies=lies, known=same).reason == "nothing to do: 1 partition in order"
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    path = tmp_path_factory.mktemp("spec") / "pipeline.yaml"
+    path.write_text(hundred_tables())
+    return load_spec(PipelineSpec, path)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
+    root = tmp_path_factory.mktemp("lake")
+    made = local_lake(root)
+    fill_hundred(made, LocalObjects(Path(root)), spec.tables[0].column_types())
+    return made
+
+
+def large(spec: PipelineSpec) -> OptimizePolicy:
+    """A policy in which every partition is worth ordering."""
+    return replace(read_policy(spec), zorder_from_bytes=0)
+
+
+def test_a_small_table_is_compacted_and_others_are_skipped(lake: Lake, spec: PipelineSpec) -> None:
+    found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
+
+    taken = {choice.action for each in found for choice in each.partitions}
+    assert (taken, sum(each.spark_work_count for each in found)) == ({"compact_small"}, 0)
+    assert sorted(each.table for each in found if each.partitions) == sorted(IN_NEED)
+
+
+def test_ten_of_a_hundred_tables_are_chosen_and_others_have_a_reason(lake: Lake, spec: PipelineSpec) -> None:
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT)
+    night = plan_night(found, budget_seconds=3_600)
+
+    assert sorted(night.tables()) == sorted(IN_NEED)
+    assert len(night.selected) == 20
+    left = {each.table: each.reason for each in found if not each.partitions}
+    assert left.pop("quarantine") == "it does not exist yet"
+    assert len(left) == TABLES - 10
+    kinds = {name[-1]: reason for name, reason in left.items()}
+    assert kinds == {
+        "1": "nothing to do: 2 partitions of one file",
+        "2": "nothing to do: 2 partitions of one file",
+        "3": "nothing to do: 1 partition with few small files",
+        "4": "nothing to do: 2 partitions of one file",
+        "5": "nothing to do: 1 partition in order",
+        "6": "nothing to do: 1 partition in order",
+        "7": "nothing to do: 1 partition of one file, 1 partition still written",
+        "8": "nothing to do: 1 partition of one file",
+        "9": "it does not exist yet",
+    }
+    assert all(name[-1] in kinds and kinds[name[-1]] == reason for name, reason in left.items())
+
+
+def test_without_the_ledger_ordered_partitions_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
+    nothing = LedgerState(ordered={}, rates=DEFAULT_RATES)
+
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, ledger_state=nothing)
+
+    assert len(plan_night(found, budget_seconds=3_600).tables()) == 30
+
+
+def test_without_closing_open_days_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
+    found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, zorder_from_bytes=0), now=NIGHT)
+
+    assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
+
+
+def test_the_weekly_round_handles_skipped_partitions(lake: Lake, spec: PipelineSpec) -> None:
+    found = select_partitions(lake, spec, policy=large(spec).weekly(), now=NIGHT)
+
+    taken = plan_night(found, budget_seconds=3_600).tables()
+    assert sorted(set(taken) - set(IN_NEED)) == [f"t{number:03d}" for number in range(3, TABLES, 10)]
+
+
+def test_a_short_night_selects_the_best_and_defers_others(lake: Lake, spec: PipelineSpec) -> None:
+    found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, tables=list(IN_NEED))
+
+    night = plan_night(found, budget_seconds=5.5)
+
+    assert (len(night.selected), len(night.deferred)) == (5, 15)
+    assert night.cost_seconds <= 5.5
+
+
+def test_an_unknown_table_is_a_configuration_error(lake: Lake, spec: PipelineSpec) -> None:
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
+        select_partitions(lake, spec, policy=large(spec), now=NIGHT, tables=["evnts"])
+
+
+#: Benefits and costs: small numbers, so that all selections can be tried.
+ITEMS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=9)
+
+
+def item(number: int, benefit: float, cost: float) -> PartitionChoice:
+    return PartitionChoice(
+        partition=(("event_date", f"2026-01-{number:02d}"),),
+        action="zorder",
+        reason="not in order",
+        files=2,
+        bytes=1,
+        files_saved=1,
+        bytes_rewritten=1,
+        benefit=benefit,
+        cost_seconds=cost,
+    )
+
+
+def choices(items: Sequence[tuple[float, float]]) -> list[TableChoice]:
+    made = [item(number, *each) for number, each in enumerate(items, 1)]
+    return [
+        TableChoice(table=name, partitions=tuple(made[at::2]), reason="")
+        for at, name in enumerate(("events", "orders"))
+    ]
+
+
+def benefit(taken: Sequence[Candidate]) -> float:
+    return sum(each.choice.benefit for each in taken)
+
+
+def best(items: Sequence[tuple[float, float]], budget: float) -> float:
+    """Oracle: tries every selection."""
+    selections = itertools.chain.from_iterable(itertools.combinations(items, count) for count in range(len(items) + 1))
+    return max(sum(each[0] for each in some) for some in selections if sum(each[1] for each in some) <= budget)
+
+
+@given(items=ITEMS, budget=st.integers(0, 60))
+def test_a_plan_fits_its_budget_and_has_half_of_the_best_benefit(items: list[tuple[int, int]], budget: int) -> None:
+    night = plan_night(choices(items), budget_seconds=budget)
+
+    assert night.cost_seconds <= budget
+    assert 2 * benefit(night.selected) >= best(items, budget)
+    assert sorted(str(each) for each in (*night.selected, *night.deferred)) == sorted(
+        str(Candidate(choice.table, each)) for choice in choices(items) for each in choice.partitions
+    )
+
+
+@given(items=ITEMS)
+def test_everything_that_fits_is_selected_best_first(items: list[tuple[int, int]]) -> None:
+    night = plan_night(choices(items), budget_seconds=sum(cost for _, cost in items))
+
+    assert benefit(night.selected) == sum(each[0] for each in items)
+    assert not night.deferred
+    worths = [each.benefit_per_second for each in night.selected]
+    assert worths == sorted(worths, reverse=True)
+
+
+def test_a_single_large_partition_replaces_a_small_selection() -> None:
+    items = [(3.0, 1.0), (100.0, 60.0)]
+    ranked = [Candidate(choice.table, each) for choice in choices(items) for each in choice.partitions]
+
+    assert benefit(night_module._fit_budget(sorted(ranked, key=lambda each: -each.benefit_per_second), 60)) == 3.0
+    assert benefit(plan_night(choices(items), budget_seconds=60).selected) == 100.0
+
+
+def test_partitions_beyond_a_full_night_are_reported() -> None:
+    night = plan_night(choices([(10, 5), (10, 70)]), budget_seconds=20, night_seconds=60)
+
+    assert [each.choice.cost_seconds for each in night.deferred] == [70]
+    assert night.too_large == night.deferred
+    assert plan_night(choices([(10, 50)]), budget_seconds=20, night_seconds=60).too_large == ()
+
+
+def test_tables_come_in_the_order_of_their_best_partition() -> None:
+    night = plan_night(choices([(1, 1), (9, 1), (5, 1)]), budget_seconds=60)
+
+    assert night.tables() == ["orders", "events"]
+    assert [each.benefit for each in night.selected_partitions("events")] == [5, 1]

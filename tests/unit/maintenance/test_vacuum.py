@@ -19,6 +19,7 @@ from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import present
 from tests.unit.maintenance.aged_tables import commit_file, in_metadata, made_at, orphan, replaced
 from tests.unit.maintenance.table_data import ORDERS, SHOP, append, make, project
 
@@ -54,14 +55,11 @@ def vacuum(catalog: Catalog, **options: Any) -> VacuumResult:
 
 
 def rows(lake: Lake) -> int:
-    found = lake.rows(KEY)
-    assert found is not None
-    return int(found.num_rows)
+    return int(present(lake.rows(KEY)).num_rows)
 
 
 def history(lake: Lake) -> list[Any]:
-    opened = lake.open(KEY)
-    assert opened is not None
+    opened = present(lake.open(KEY))
     return list(commit_history(lake, KEY, newest=opened.version()))
 
 
@@ -163,8 +161,7 @@ def test_lite_follows_a_full_run_and_falls_back_to_full(old: Catalog, lake: Lake
 
 def cleaned_up(lake: Lake, *, aged_hours: float) -> None:
     """Cleans the log like Delta: removes commits before the last checkpoint, and the last VACUUM record."""
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     log = commit_file(lake, KEY, 0).parent
     for path in (*sorted(log.glob("0*.json"))[:-1], *log.glob("_last_vacuum_info")):
@@ -188,8 +185,7 @@ def test_a_full_run_records_where_lite_continues(old: Catalog, lake: Lake) -> No
     replaced(lake, KEY, hours_ago=200)
     newest = len(history(lake)) - 1
     assert vacuum(old).mode == "full"
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     for version in range(newest + 1):
         commit_file(lake, KEY, version).unlink()

@@ -1,9 +1,11 @@
-"""Positions of readers and writers from ledgers, checkpoints, change feed positions, write turns and registrations."""
+"""Positions of readers and writers that VACUUM respects, from ledgers, checkpoints, change feeds and registrations."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,16 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Generations, Rollback, StartOver, TableLoss
 from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
+from deltaworks.maintenance import vacuum
+from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.changes import POSITION_KEY, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
+from deltaworks.testing import catalog_of, present
+from tests.unit.engine.hold_harness import Harness
 from tests.unit.maintenance.table_data import SHOP, project
 
 TABLES = """\
@@ -73,9 +79,7 @@ def made_hourly(lake: Lake, key: str = KEY, *, commits: int = 5) -> DeltaTable:
             if "commitInfo" in action:
                 action["commitInfo"]["timestamp"] = int((START + dt.timedelta(hours=version)).timestamp() * 1000)
         path.write_text("\n".join(json.dumps(action) for action in actions))
-    opened = lake.open(key)
-    assert opened is not None
-    return opened
+    return present(lake.open(key))
 
 
 @pytest.fixture
@@ -144,8 +148,7 @@ def test_a_live_query_holds_its_next_version(found: Callable[[], list[Hold]], ob
 def test_a_change_feed_reader_holds_versions_after_its_position(
     found: Callable[[], list[Hold]], lake: Lake, through: Any, holds: bool
 ) -> None:
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     position = ChangePosition(source=through, table_id=str(table.metadata().id), version=2)
     said = {POSITION_KEY: str(position)}
     made = user_metadata(pipeline="days", batch=1, operation="follow_changes", **said)
@@ -234,8 +237,7 @@ def test_a_reader_at_a_lost_version_holds_without_a_time(
     found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
 ) -> None:
     PipelineHome(objects, "shop").readers.pin("orders", reader="late", version=1, hours=1)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.create_checkpoint()
     for version in (0, 1):
         Path(lake.storage.prefix, KEY, "_delta_log", f"{version:020d}.json").unlink()
@@ -255,3 +257,54 @@ def test_a_reader_at_a_version_that_records_no_time_holds_without_a_time(
 
     # The storage may have received the commit later, so this is no time up to which files can go.
     assert [hold.since for hold in found()] == [None]
+
+
+WEEKS = 40 * 86_400
+
+
+@pytest.fixture
+def old_catalog(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    # New tables are skipped; these are weeks old.
+    monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
+    return catalog_of(stage.root, stage.spec, lake=stage.storage)
+
+
+def hold_for_weeks(stage: Harness) -> None:
+    processor = stage.processor()
+    stage.land(processor, 0)
+    mend = stage.break_table("orders")
+    for batch_id in (1, 2):
+        stage.land(processor, batch_id)
+    mend()
+    then = dt.datetime.now(tz=dt.UTC).timestamp() - WEEKS
+    for path in (stage.root / "lake" / paths.table("shop", "orders")).rglob("*.parquet"):
+        os.utime(path, (then, then))
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_uncommitted_files_are_not_deleted(
+    stage: Harness, old_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    hold_for_weeks(stage)
+    if not protected:
+        monkeypatch.setattr(vacuum, "uncommitted_files", lambda *_: {})
+
+    (result,) = vacuum_tables(None, old_catalog, "shop", dry_run=False, tables=["orders"])
+    PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
+    processor = stage.processor()
+
+    assert ("uncommitted files" in result.reason) is protected
+    assert (result.files == 0) is protected
+    if protected:
+        assert stage.landed("orders") == stage.expected(0, 1, 2)
+    else:
+        assert [held.table for held in processor.held] == ["orders"], "its files are gone"
+
+
+def test_other_tables_are_vacuumed(stage: Harness, old_catalog: Catalog) -> None:
+    hold_for_weeks(stage)
+
+    results = {result.table: result for result in vacuum_tables(None, old_catalog, "shop", tables=["orders", "clicks"])}
+
+    assert (results["clicks"].mode, results["clicks"].reason) == ("full", "FULL: no FULL run yet")
+    assert results["orders"].reason.startswith("skipped")

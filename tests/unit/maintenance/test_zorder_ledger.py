@@ -26,6 +26,7 @@ from deltaworks.maintenance.zorder_ledger import (
 )
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.maintenance.table_data import DAYS, append, compacted, make
 
 GROUP = RewriteGroup(name="g1", table="events", action="zorder", columns=("id",), after_version=0, round="daily")
@@ -39,8 +40,7 @@ def ledger(lake: Lake) -> ZOrderLedger:
 
 
 def found(lake: Lake) -> dict[Partition, PartitionHealth]:
-    health = table_health(lake, KEY)
-    assert health is not None
+    health = present(table_health(lake, KEY))
     return {each.partition: each for each in health.partition_health}
 
 
@@ -58,8 +58,7 @@ def test_a_partition_is_ordered_until_it_changes(lake: Lake, ledger: ZOrderLedge
         DAYS[0]: True,
         DAYS[1]: True,
     }
-    rows = lake.rows(paths.pipeline_control("shop", "zorder_ledger"))
-    assert rows is not None
+    rows = present(lake.rows(paths.pipeline_control("shop", "zorder_ledger")))
     assert sum(rows.column("seconds").to_pylist()) == pytest.approx(8.0)
     append(lake, KEY, 1)
     assert [state.ordered[day].is_unchanged(found(lake)[day]) for day in DAYS[:2]] == [False, True]

@@ -1,4 +1,4 @@
-"""Notifications between two versions of a table, read only from its log."""
+"""Notifications between two versions of a table, read only from its log, and the metadata of a merge's commit."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
+from deltaworks.mutations.commits import engine_of, merge_metric
 from deltaworks.mutations.notifications import all_notified_changes, notified_changes
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_table
+from deltaworks.tables.log import CommitInfo
+from deltaworks.testing import append_rows, declare_table, present
 
 KEY, DAY = "tables/engagement/notifications", dt.date(2026, 3, 1)
 TOLD = TableSpec.model_validate(
@@ -34,7 +34,6 @@ def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_par
     """One commit of notifications: (organisation, days after DAY, kind, batch). Its version."""
     schema = arrow_schema(TOLD.column_types())
     partition_by = ["org_id", "ingested_date"] if org_partition else []
-    table = lake.ensure(KEY, schema, user_metadata="{}", partition_by=partition_by)
     filled: list[dict[str, Any]] = [
         {
             "org_id": org,
@@ -47,14 +46,11 @@ def tell(lake: Lake, step: int, *rows: tuple[str, int | None, str, int], org_par
         }
         for org, day, kind, batch in rows
     ]
-    data = pa.Table.from_pylist(filled, schema=schema)
-    return lake.append(table, KEY, data, step=Step("test", step), user_metadata="{}").version
+    return append_rows(lake, KEY, filled, schema=schema, number=step, partition_by=partition_by)
 
 
 def opened(lake: Lake) -> DeltaTable:
-    table = lake.open(KEY)
-    assert table is not None
-    return table
+    return present(lake.open(KEY))
 
 
 def test_batches_organisations_and_dates_are_those_of_the_commits_in_between(lake: Lake) -> None:
@@ -125,3 +121,25 @@ def test_removed_notifications_invalidate_earlier_positions(lake: Lake) -> None:
 
     with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
         notified_changes(lake, KEY, TOLD, after=first, up_to=opened(lake).version())
+
+
+def commit(engine: str, metrics: dict[str, Any]) -> CommitInfo:
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    return CommitInfo(1, "MERGE", at, {}, metrics, changes_rows=True, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("made", "engine"),
+    [
+        (commit("Apache-Spark/4.2.0 Delta-Lake/4.1.0", {"numTargetRowsUpdated": "12"}), "spark"),
+        (commit("delta-rs:py-1.6.6", {"num_target_rows_updated": 12}), "delta_rs"),
+    ],
+)
+def test_both_engines_report_the_same_metrics(made: CommitInfo, engine: str) -> None:
+    assert merge_metric(made, "numTargetRowsUpdated") == 12
+    assert merge_metric(made, "numTargetFilesAdded") == 0
+    assert engine_of(made) == engine
+
+
+def test_a_missing_commit_has_no_metrics() -> None:
+    assert (merge_metric(None, "numTargetRowsUpdated"), engine_of(None)) == (0, "")

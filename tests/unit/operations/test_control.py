@@ -22,6 +22,7 @@ from deltaworks.operations.control import ControlResult
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 
@@ -58,8 +59,7 @@ def flag(lake: ObjectStore) -> StopFlag:
 def test_a_stop_records_the_person_and_the_reason(run_control: Press, flag: StopFlag, airflow: AirflowServer) -> None:
     report = run_control("stop", reason="a new key")
 
-    request = flag.read()
-    assert request is not None
+    request = present(flag.read())
     assert (request.by, request.reason) == ("grace", "a new key")
     assert airflow.paused[DAG]
     assert report.results == [ControlResult(verb="stop", target="shop", by="grace", reason="a new key")]
@@ -167,9 +167,7 @@ def test_a_stalled_stream_is_not_cleared_while_airflow_is_unreachable(
 def test_a_relay_is_stopped_by_its_own_form(run_control: Press, lake: ObjectStore, airflow: AirflowServer) -> None:
     run_control("stop", subject="landing", reason="the queue moves")
 
-    request = StopFlag(lake, paths.stop_request(paths.relay_control("landing"))).read()
-    assert request is not None
-    assert request.by == "grace"
+    assert present(StopFlag(lake, paths.stop_request(paths.relay_control("landing"))).read()).by == "grace"
     assert airflow.paused["landing__relay"]
 
 

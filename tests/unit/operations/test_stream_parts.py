@@ -17,7 +17,8 @@ from deltaworks.engine.runner import StreamContext
 from deltaworks.errors.conditions import alert_for_verdict
 from deltaworks.gold import refresh_loop
 from deltaworks.operations.stream_parts import refresh_gold
-from tests.unit.specs.test_gold_grain import declared
+from deltaworks.testing import present
+from tests.unit.specs.test_gold import declared
 
 FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}
 
@@ -79,8 +80,7 @@ def test_failed_builds_are_in_the_heartbeat_and_in_health(heartbeat: HeartbeatWr
     with refreshing(heartbeat, declared(refresh_seconds=60)):
         FakeLoop.made[0].options["report_failures"]((FAILURE | {"since": (now - dt.timedelta(minutes=5)).isoformat()},))
         heartbeat.close()
-    written = read_heartbeat(LocalObjects(tmp_path), "heartbeat.json")
-    assert written is not None
+    written = present(read_heartbeat(LocalObjects(tmp_path), "heartbeat.json"))
 
     verdict = evaluate_health(written, None, kind="stream", name="traffic", now=now)
 

@@ -30,7 +30,7 @@ from deltaworks.specs.live import latest_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.query import connect
-from deltaworks.testing import load_project, write_files
+from deltaworks.testing import load_project, present, write_files
 from generator.networks import build_databases
 from tests.unit.gold.gold_planning import build_planned, empty_database
 
@@ -135,8 +135,7 @@ class ShippedLake:
 
     def _merge_newest(self, spec: PipelineSpec, keyed: KeyedTable) -> None:
         """The newest row of each key, by a plain look at all of them."""
-        opened = self._lake.open(paths.table(spec.pipeline, keyed.history))
-        assert opened is not None
+        opened = present(self._lake.open(paths.table(spec.pipeline, keyed.history)))
         order = ", ".join(f"{column} DESC" for column in (*keyed.newest_by, "_seq", "_position"))
         with empty_database() as connection:
             connection.register("history", duckdb_source(self._lake, opened))

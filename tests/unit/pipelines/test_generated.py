@@ -34,6 +34,18 @@ BY_PERIOD = (
 )
 
 
+def taking_away(file: str, protection: str, off: str | None) -> Edit:
+    """Replaces a text of one file; None takes away its deduplication."""
+
+    def edit(path: str, text: str) -> str:
+        if path != file:
+            return text
+        assert protection in text
+        return without_dedupe(text) if off is None else text.replace(protection, off)
+
+    return edit
+
+
 def viewers(**options: Any) -> tuple[list[Delivery], ViewersTruth]:
     truth = ViewersTruth()
     settings = ViewersSettings(**{"views": 120, "seed": 3, **options})
@@ -145,15 +157,9 @@ def test_gold_built_step_by_step_is_that_of_everything_at_once(tmp_path: Path) -
 def test_without_a_protection_the_answer_is_another(
     tmp_path: Path, file: str, protection: str, off: str | None, question: str
 ) -> None:
-    def edit(path: str, text: str) -> str:
-        if path != file:
-            return text
-        assert protection in text
-        return without_dedupe(text) if off is None else text.replace(protection, off)
-
     # Often enough that some object of these few comes again.
     deliveries, truth = viewers(faults=ViewerFaults(duplicate_logs=0.5))
-    lake = ShippedLake(tmp_path, *VIDEO, edit=edit)
+    lake = ShippedLake(tmp_path, *VIDEO, edit=taking_away(file, protection, off))
     land(lake, deliveries, *VIDEO)
     seen_by_check = False
     try:
@@ -221,14 +227,8 @@ def test_filings_that_land_after_the_prices_they_are_about_change_what_follows(t
 def test_without_point_in_time_the_answer_is_another(
     tmp_path: Path, file: str, protection: str, off: str | None, question: str
 ) -> None:
-    def edit(path: str, text: str) -> str:
-        if path != file:
-            return text
-        assert protection in text
-        return without_dedupe(text) if off is None else text.replace(protection, off)
-
     deliveries, truth = market()
-    lake = ShippedLake(tmp_path, *MARKET, edit=edit)
+    lake = ShippedLake(tmp_path, *MARKET, edit=taking_away(file, protection, off))
     land(lake, deliveries, *MARKET)
     for pipeline in MARKET:
         lake.build(pipeline)

@@ -29,7 +29,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.testing import append_rows, catalog_of, local_lake
+from deltaworks.testing import append_rows, catalog_of, local_lake, write_files
 from tests.examples import examples
 from tests.unit.engine.ledger_harness import Harness
 
@@ -59,9 +59,7 @@ class Landing:
         events = []
         for key, at in keys.items():
             data = f"{key} {at}".encode()
-            path = self.folder / key
-            path.parent.mkdir(exist_ok=True, parents=True)
-            path.write_bytes(data)
+            write_files(self.folder, {key: data})
             tag = hashlib.md5(data).hexdigest()
             event = FileEvent(bucket, key, len(data), tag, None, at, "ObjectCreated:Put", None)
             events.append(ReceivedEvent(event, "m", at))

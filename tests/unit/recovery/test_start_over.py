@@ -24,6 +24,7 @@ from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, Harness, declared
 from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_struct
@@ -86,8 +87,7 @@ def test_the_same_source_read_again_lands_every_row_once_in_columns_of_another_t
     assert done.recreated == 4
     for name in ALL:
         assert stage.landed(name) == stage.expected(0, 1, 2), name
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     assert {field.name: field.type.type for field in table.schema().fields if field.name == "level"} == {
         "level": "string"
     }
@@ -107,8 +107,7 @@ def test_every_edit_is_safe_before_the_first_row(
     processor = stage.processor(generation=2)
     stage.land(processor, len(batches), generation=2)
 
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     level = next(field for field in arrow_schema(stage.spec.table("orders").column_types()) if field.name == "level")
     assert table.schema().to_arrow().field("level").type == level.type
     assert PipelineHome(stage.objects, "shop").specs.current() == stage.catalog().pipeline("shop")
@@ -126,8 +125,7 @@ def test_no_edit_of_types_is_safe_once_a_table_had_a_row(stage: Harness, state: 
         stage.prepare(0)
     if state == "emptied":
         for name in ALL:
-            table = stage.lake.open(paths.table("shop", name))
-            assert table is not None
+            table = present(stage.lake.open(paths.table("shop", name)))
             table.delete()
     stage.declare(orders="string")
 
@@ -160,8 +158,7 @@ def test_rows_given_up_are_read_by_time_travel_at_the_version_on_record(stage: H
     done = over(stage)
 
     for abandoned in done.tables:
-        table = stage.lake.open(paths.table("shop", abandoned.table))
-        assert table is not None
+        table = present(stage.lake.open(paths.table("shop", abandoned.table)))
         table.load_as_version(abandoned.version)
         assert table.to_pyarrow_table().num_rows == abandoned.rows == 4
 

@@ -14,7 +14,7 @@ from deltaworks.control.records.remediation import RemediationRecord, Remediatio
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.rules.subjects import FIRING, subject_of
 from deltaworks.specs.remediation import RemediationSpec
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, present
 from tests.unit.remediation.traffic_server import Director
 
 RULE = "video_qos.cdn_slow"
@@ -71,8 +71,7 @@ class RemediationHarness:
         self.now += dt.timedelta(minutes=minutes)
 
     def latest_notification(self) -> Notification:
-        stored = self.objects.get(self.objects.list(paths.alerts("spool/"))[-1])
-        assert stored is not None
+        stored = present(self.objects.get(self.objects.list(paths.alerts("spool/"))[-1]))
         return Notification.decode(stored.data)
 
     def steps(self) -> list[str]:
@@ -86,6 +85,4 @@ class RemediationHarness:
         ]
 
     def record(self, notification: Notification) -> RemediationRecord:
-        record = self.records.read(notification.id)
-        assert record is not None
-        return record
+        return present(self.records.read(notification.id))

@@ -1,10 +1,13 @@
-"""Common option parsing of all sources: case-insensitive names, numbers, booleans, locations."""
+"""Options of all sources, and their metrics, which are looked up rarely."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
 from deltaworks.errors import ConfigError
+from deltaworks.sources.base import CachedLookup
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
 from deltaworks.sources.stream_options import boolean_option, check_option_names, number_option, storage_root
@@ -59,3 +62,32 @@ def test_a_boolean_is_true_or_false() -> None:
 )
 def test_a_location_may_be_written_as_spark_writes_it(location: str, root: str) -> None:
     assert storage_root(location) == root
+
+
+def test_a_lookup_is_cached_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, answers = [100.0], iter([7.0, OSError("away"), 8.0])
+    asked = []
+
+    def look() -> float:
+        asked.append(clock[0])
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    retention = CachedLookup(look, description="the retention", interval_seconds=10)
+
+    seen = []
+    for clock[0] in (100.0, 109.0, 110.0, 119.0, 120.0):
+        seen.append(retention.read())
+
+    assert asked == [100.0, 110.0, 120.0]
+    assert seen == [7.0, 7.0, 7.0, 7.0, 8.0]
+
+
+def test_there_is_no_value_before_the_first_lookup() -> None:
+    def away() -> float:
+        raise OSError
+
+    assert CachedLookup(away, description="the retention").read() is None

@@ -1,12 +1,22 @@
-"""Dependencies of gold tables: build order, and rejected cycles."""
+"""Gold tables: build order, cycles, inputs from other pipelines, and rebuilds by hours."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from deltaworks.specs.gold import AffectsSpec, GoldTableSpec, build_order
+from deltaworks.errors import ConfigError
+from deltaworks.gold.input_views import fingerprint
+from deltaworks.specs.checks.gold_sql import gold_sql_errors
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec, build_order
+from deltaworks.specs.loading import read_declaration
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import pipeline_spec
+from deltaworks.specs.project import load_catalog
+from deltaworks.testing import pipeline_spec, write_files
+from tests.unit.specs.conftest import PIPELINE
 
 
 def table(name: str, *reads: str) -> GoldTableSpec:
@@ -100,3 +110,156 @@ def test_effects_cover_exactly_the_inputs() -> None:
 def test_intervals_need_a_complete_rebuild() -> None:
     with pytest.raises(ValueError, match="intervals cannot be checked because"):
         as_of(EACH, facts={"affects": {"days": [0]}})
+
+
+def declare(root: Path, name: str, *reads: str, affects: str = "{days: [0]}", partition_by: str = "event_date") -> None:
+    """A pipeline whose one gold table, `daily`, reads these."""
+    sql = f"SELECT {partition_by} FROM {reads[0].replace('.', '__')}"
+    table = (
+        f"name: daily, sql: daily.sql, reads: [{', '.join(reads)}], partition_by: {partition_by}, affects: {affects}"
+    )
+    gold = f"gold:\n  tables: [{{{table}}}]\n"
+    text = PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + gold
+    write_files(root / "include/pipelines" / name, {"daily.sql": sql, "pipeline.yaml": text})
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    root = make_project()
+    declare(root, "shop", "orders")
+    return root
+
+
+def rejection_of(root: Path) -> str:
+    with pytest.raises(ConfigError) as rejection:
+        load_catalog("local", root=root)
+    return str(rejection.value)
+
+
+def test_a_table_of_another_pipeline_is_read_by_its_full_name(root: Path) -> None:
+    declare(root, "board", "shop.daily", "orders")
+
+    gold = load_catalog("local", root=root).pipeline("board").gold
+
+    assert gold.cross_pipeline_inputs == (("shop", "daily"),)
+
+
+@pytest.mark.parametrize(
+    ("read", "messages"),
+    [
+        ("shpo.daily", "there is no pipeline 'shpo'; did you mean 'shop'?"),
+        ("shop.dayly", "the pipeline 'shop' has no gold table of that name; did you mean 'daily'?"),
+        ("shop.orders", "the pipeline 'shop' has no gold table of that name"),
+        ("board.daily", "omit the name of the pipeline itself: write daily"),
+        ("lake.shop.daily", "write the name of a table, or pipeline.table for a gold table of another pipeline"),
+    ],
+)
+def test_unknown_names_are_rejected_with_line_and_closest_name(root: Path, read: str, messages: str) -> None:
+    declare(root, "board", read)
+
+    rejection = rejection_of(root)
+
+    assert messages in rejection
+    assert "board/pipeline.yaml:" in rejection
+    assert "gold.tables" in rejection
+
+
+def test_tables_that_change_by_value_share_the_column_of_their_values(root: Path) -> None:
+    declare(root, "board", "shop.daily", affects="same", partition_by="country")
+
+    assert "requires that it is partitioned by 'country' too" in rejection_of(root)
+
+
+def test_cycles_of_pipelines_are_rejected_across_tables(root: Path) -> None:
+    declare(root, "board", "shop.daily")
+    declare(root, "report", "board.daily")
+    declare(root, "shop", "report.daily")
+
+    rejection = rejection_of(root)
+
+    assert "gold of board reads gold of shop reads gold of report reads gold of board" in rejection
+
+
+def test_a_pipeline_that_others_read_can_be_deselected(root: Path) -> None:
+    declare(root, "board", "shop.daily")
+
+    assert list(load_catalog("local", root=root, only=["board"]).pipelines) == ["board"]
+
+
+MINUTES = {
+    "name": "minutes",
+    "sql": "m.sql",
+    "reads": ["requests"],
+    "partition_by": "event_date",
+    "grain": {"column": "minute", "part": "hour"},
+}
+DEDUPE = {"by": "event_id", "within_hours": 1}
+
+
+def hourly(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
+    return pipeline_spec(
+        {"name": "requests", "catch_all": True},
+        pipeline="traffic",
+        event={"name": {"path": "name"}, "time": {"path": "time"}},
+        gold={"dedupe": dedupe, "tables": [MINUTES | changes]},
+    )
+
+
+def test_an_hour_affects_itself_by_default() -> None:
+    spec = hourly(refresh_seconds=60)
+    (table,) = spec.gold.tables
+
+    assert (table.grain, table.affects) == (GrainSpec(column="minute"), AffectsSpec(hours=(0,)))
+    assert spec.gold.stream_refreshed_tables == (table,)
+    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert hourly(affects={"hours": [0, -1]}).gold.tables[0].affects == AffectsSpec(hours=(0, -1))
+    assert hourly(dedupe=None).gold.stream_refreshed_tables == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "rejection_of"),
+    [
+        ({"grain": {"column": "event_date"}}, "'event_date' is the partition date of 'minutes'; use a time"),
+        ({"affects": "all"}, "`affects: all` does not rebuild by hours; remove `grain`, or write hours"),
+        ({"affects": "same"}, "`affects: same` does not rebuild by hours"),
+        ({"affects": {"days": [0]}}, r"complete dates would be rebuilt despite `grain`; write hours: \[0\]"),
+        ({"affects": {"days": [-1], "hours": [0]}}, r"either hours or days; write days as hours: \[-24\]"),
+        ({"affects": {"requests": {"days": [-1], "hours": [0]}}}, "either hours or days"),
+        ({"grain": None, "affects": {"hours": [0]}}, "'minutes' is rebuilt by dates; write days"),
+        ({"grain": None, "affects": {"requests": {"hours": [0]}}}, "'minutes' is rebuilt by dates; write days"),
+        (
+            {"dedupe": {"by": "event_id"}},
+            "duplicates that are dates apart would rebuild complete dates",
+        ),
+        ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
+        ({"refresh_seconds": 14}, "greater than or equal to 15"),
+        ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
+    ],
+)
+def test_conflicts_with_a_grain_are_rejected_with_advice(changes: dict[str, Any], rejection_of: str) -> None:
+    with pytest.raises(ValueError, match=rejection_of):
+        hourly(**changes)
+
+
+def test_a_missing_grain_column_is_found_in_the_sql(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("pipeline: traffic\ngold:\n  tables:\n    - name: minutes\n      grain: {column: minute}\n")
+    (tmp_path / "m.sql").write_text("SELECT event_date, date_trunc('MINUTE', event_time) AS minutes FROM requests")
+
+    (spec_error,) = gold_sql_errors(hourly(), read_declaration(path))
+
+    assert spec_error.text.startswith("the result of m.sql has no column 'minute'; did you mean 'minutes'?")
+    assert (spec_error.key, spec_error.line) == ("gold.tables.0.grain.column", 5)
+
+
+def test_fingerprints_do_not_depend_on_the_refresh_interval_or_the_unused_dedupe_window() -> None:
+    daily = GoldTableSpec(name="daily", sql="d.sql", reads=("requests",), partition_by="event_date")
+    minutes = GoldTableSpec.model_validate(MINUTES)
+
+    def digest(table: GoldTableSpec, **dedupe: int) -> str:
+        return fingerprint(table, "SELECT 1", DedupeSpec(**dedupe), {})
+
+    assert digest(daily) == digest(daily, within_hours=3) != digest(daily, within_days=2)
+    assert digest(minutes, within_hours=1) == digest(minutes, within_hours=1, within_days=2) != digest(minutes)
+    often = minutes.model_copy(update={"refresh_seconds": 60})
+    assert digest(often, within_hours=1) == digest(minutes, within_hours=1)

@@ -1,4 +1,4 @@
-"""Live tables are validated against their inputs and the keys of their kind."""
+"""Live and clustered tables are validated against their inputs and the keys of their kind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from deltaworks.specs.live import sum_type
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
+from deltaworks.specs.table import TableSpec
 from deltaworks.testing import declare_pipeline, declare_table
 
 LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "expire_after_minutes": 30}
@@ -160,3 +161,28 @@ def test_a_changed_declaration_changes_the_digest() -> None:
 
     assert len(digests) == 3
     assert spec({**LATEST, "trigger_seconds": 5}).latest_tables[0].digest("history") in digests
+
+
+def table(**given: Any) -> TableSpec:
+    return TableSpec(**{"name": "events", "catch_all": True, "writer": "spark", "cluster_by": ["event_name"], **given})
+
+
+def test_a_clustered_table_has_no_partitions_unless_they_are_declared() -> None:
+    assert table().partition_by == ()
+    assert table(cluster_by=[]).partition_by == ("event_date",)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"partition_by": ["event_date"]}, "cluster_by replaces partition_by and zorder_by"),
+        ({"zorder_by": ["event_name"]}, "cluster_by replaces partition_by and zorder_by"),
+        ({"writer": "fan_out"}, "cluster_by needs writer: spark"),
+        ({"cluster_by": ["evnt"]}, "'evnt' is not a column of this table"),
+        ({"cluster_by": ["event_name", "event_id", "event_time", "_seq", "_batch_id"]}, "at most 4 items"),
+    ],
+    ids=str,
+)
+def test_conflicting_keys_are_rejected(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        table(**given)

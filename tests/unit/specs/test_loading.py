@@ -1,15 +1,26 @@
-"""Errors in a spec have file, line and advice."""
+"""Errors in a spec have file, line and advice; an invalid pipeline blocks no other; this project's specs are valid."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.loading import load_spec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from tests.unit.specs.conftest import ENVIRONMENT
+from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.spec_diff import pipeline_json_schema
+from deltaworks.specs.yaml_reader import load_yaml
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.testing import write_files
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 MakeProject = Callable[..., Path]
 
@@ -258,11 +269,7 @@ class TestOverrides:
 @pytest.fixture
 def two_pipelines(make_project: MakeProject, pipeline_text: str) -> Path:
     """`shop`, and `wrong`, which is declared wrongly."""
-    root = make_project()
-    folder = root / "include" / "pipelines" / "wrong"
-    folder.mkdir()
-    (folder / "pipeline.yaml").write_text("pipeline: wrong\ncolour: blue\n")
-    return root
+    return write_files(make_project(), {"include/pipelines/wrong/pipeline.yaml": "pipeline: wrong\ncolour: blue\n"})
 
 
 def test_deselected_pipelines_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,3 +305,141 @@ def test_pipelines_with_operation_dags_must_exist(make_project: Callable[..., Pa
 
     with pytest.raises(ConfigError, match=r"local.yaml:5: operation_dags.0: there is no pipeline 'shp'; did you mean"):
         load_catalog(root=make_project(environment=ENVIRONMENT + "operation_dags: [shp]\n"))
+
+
+def with_a_second(root: Path, text: str) -> Path:
+    return write_files(root, {"include/pipelines/store/pipeline.yaml": text})
+
+
+@pytest.fixture
+def root(make_project: MakeProject) -> Path:
+    """A good pipeline `shop` beside a wrong one, `store`."""
+    return with_a_second(make_project(), PIPELINE.replace("pipeline: shop", "pipeline: store\ncolour: blue"))
+
+
+def test_valid_pipelines_are_read(root: Path) -> None:
+    catalog = load_catalog("local", root=root, skip_invalid=True)
+
+    assert list(catalog.pipelines) == ["shop"]
+    assert list(catalog.broken) == [("pipeline", "store")]
+
+
+def test_looking_up_an_invalid_pipeline_raises_its_error(root: Path) -> None:
+    catalog = load_catalog("local", root=root, skip_invalid=True)
+
+    with pytest.raises(ConfigError, match="unknown key 'colour'") as caught:
+        catalog.pipeline("store")
+
+    assert caught.value.condition == "SPEC_INVALID"
+    with pytest.raises(ConfigError, match="PIPELINE_UNKNOWN"):
+        catalog.pipeline("other")
+
+
+def test_without_skip_invalid_the_first_error_is_raised(root: Path) -> None:
+    with pytest.raises(ConfigError, match="SPEC_INVALID"):
+        load_catalog("local", root=root)
+
+
+def test_an_invalid_relay_invalidates_its_pipelines_with_its_error(make_project: MakeProject) -> None:
+    catalog = load_catalog("local", root=make_project(relay=RELAY + "colour: blue\n"), skip_invalid=True)
+
+    assert set(catalog.broken) == {("relay", "landing"), ("pipeline", "shop")}
+    with pytest.raises(ConfigError, match="colour"):
+        catalog.pipeline("shop")
+
+
+def test_an_override_of_an_invalid_pipeline_is_not_an_error(root: Path) -> None:
+    (root / "include" / "environments" / "local.yaml").write_text(
+        ENVIRONMENT + "overrides: {pipelines: {store: {stream: {trigger_seconds: 5}}}}\n"
+    )
+
+    assert list(load_catalog("local", root=root, skip_invalid=True).broken) == [("pipeline", "store")]
+
+
+def test_an_override_without_a_target_is_reported(make_project: MakeProject) -> None:
+    environment = ENVIRONMENT + "overrides: {pipelines: {shopp: {owner: x}}}\n"
+
+    catalog = load_catalog("local", root=make_project(environment=environment), skip_invalid=True)
+
+    assert [error.condition for error in catalog.broken.values()] == ["OVERRIDE_UNKNOWN"]
+    assert list(catalog.pipelines) == ["shop"]
+
+
+def test_an_invalid_environment_is_always_raised(make_project: MakeProject) -> None:
+    with pytest.raises(ConfigError, match="SPEC_INVALID"):
+        load_catalog("local", root=make_project(environment=ENVIRONMENT + "colour: blue\n"), skip_invalid=True)
+
+
+DECLARED = sorted((PROJECT_ROOT / "include" / "pipelines").glob("*/pipeline.yaml"))
+
+
+def plain(path: Path) -> dict[str, Any]:
+    return load_yaml(path.read_bytes()).values
+
+
+def test_all_pipelines_load() -> None:
+    catalog = load_catalog("local", root=PROJECT_ROOT)
+
+    assert {path.parent.name for path in DECLARED} == set(catalog.pipelines)
+    assert len(DECLARED) >= 3
+    for spec in catalog.pipelines.values():
+        if isinstance(spec.source, FileSourceSpec):
+            assert spec.source.relay in catalog.relays
+        assert all(arrow_schema(table.column_types()).names for table in spec.tables)
+
+
+def test_a_fingerprint_depends_on_the_spec() -> None:
+    spec = load_spec(PipelineSpec, DECLARED[0])
+
+    assert spec.fingerprint() == load_spec(PipelineSpec, DECLARED[0]).fingerprint()
+    assert spec.fingerprint() != spec.model_copy(update={"owner": "others"}).fingerprint()
+
+
+def test_a_spec_survives_json_as_it_travels_to_tasks() -> None:
+    for path in DECLARED:
+        spec = load_spec(PipelineSpec, path)
+        assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize("path", DECLARED, ids=lambda path: path.parent.name)
+def test_the_json_schema_accepts_what_the_loader_accepts(path: Path) -> None:
+    matched = jsonschema.Draft202012Validator(pipeline_json_schema()).iter_errors(plain(path))
+
+    assert [error.message for error in matched] == []
+
+
+def test_the_json_schema_refuses_an_unknown_key_at_any_depth() -> None:
+    validator = jsonschema.Draft202012Validator(pipeline_json_schema())
+    good = plain(DECLARED[0])
+
+    for spoil in (
+        lambda document: document.update(ownr="x"),
+        lambda document: document["source"].update(buckets="x"),
+        lambda document: document["tables"][0].update(colums=[]),
+        lambda document: document["tables"][0]["columns"][0].update(typ="int"),
+    ):
+        invalid = copy.deepcopy(good)
+        spoil(invalid)
+        assert not validator.is_valid(invalid)
+
+
+def test_the_json_schema_takes_sizes_with_units_and_single_values_for_lists() -> None:
+    validator = jsonschema.Draft202012Validator(pipeline_json_schema())
+    document = plain(DECLARED[0])
+    document["source"]["max_bytes_per_batch"] = "64MiB"
+    document["event"]["id"] = "some.path"
+    document["tables"].append({"name": "one_more", "when": {"name": "x", "kind": ["y", "1"]}})
+
+    assert [error.message for error in validator.iter_errors(document)] == []
+    spec = PipelineSpec.model_validate(document)
+    assert isinstance(spec.source, FileSourceSpec)
+    assert spec.source.max_bytes_per_batch == 64 << 20
+    assert spec.event.id == ("some.path",)
+    assert spec.tables[-1].when == {"name": ("x",), "kind": ("y", "1")}
+
+
+def test_the_json_schema_is_a_schema() -> None:
+    meta = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
+
+    assert [error.message for error in meta.iter_errors(pipeline_json_schema())] == []
+    assert not meta.is_valid({"type": "no type"})

@@ -16,6 +16,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.specs.storage import StorageSpec, connection_variables, resolved_variables
 from deltaworks.tables.lake import Lake, arrow_filesystem, arrow_path
+from deltaworks.testing import present
 
 BUCKET = f"lake-{uuid.uuid4().hex[:8]}"
 
@@ -107,9 +108,7 @@ def test_an_object_of_each_client_is_read_by_the_others(storage: StorageSpec) ->
         stream.write(b"by pyarrow")
 
     assert arrow.open_input_stream(arrow_path(storage, "from/boto3")).read() == b"by boto3"
-    matched = objects.get("from/pyarrow")
-    assert matched is not None
-    assert matched.data == b"by pyarrow"
+    assert present(objects.get("from/pyarrow")).data == b"by pyarrow"
     assert objects.list("from/") == ["from/boto3", "from/pyarrow"]
 
 

@@ -1,19 +1,26 @@
-"""Time formats: patterns with a complete date, existing zones, and arrival times."""
+"""Times, cron expressions and types: valid spellings, and errors that name the valid one."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
 import pytest
+from croniter import croniter
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.specs.event import EventTimeSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.schedules import PRESETS, next_run, schedule_problem
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import SpecChange, classify_changes
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern
+from deltaworks.specs.types import PRIMITIVES, Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
+from deltaworks.tables.arrow_types import arrow_type
 from deltaworks.testing import pipeline_spec
 
 EVENTS = {"name": "events", "catch_all": True}
@@ -208,3 +215,159 @@ def test_original_columns_have_the_time_format_of_changing_columns() -> None:
         ValidationError, match=r"give it the same path, type, unit, format and zone \(due, date, iso8601, %d"
     ):
         pipeline_spec(table | {"mutable": mutable})
+
+
+@pytest.mark.parametrize(
+    "expression", ["*/15 * * * *", "0 3 * * 0", "15,45 0-6/2 1 JAN MON", "0 0 L * *", "5 4 * * sun", *PRESETS]
+)
+def test_expressions_of_airflow_are_valid(expression: str) -> None:
+    assert schedule_problem(expression) is None
+
+
+@pytest.mark.parametrize(
+    ("phrase", "expression"),
+    [
+        ("every 15 minutes", "*/15 * * * *"),
+        ("every minute", "* * * * *"),
+        ("every 2 hours", "0 */2 * * *"),
+        ("Every hour", "0 * * * *"),
+        ("hourly", "0 * * * *"),
+        ("every day at 4:30", "30 4 * * *"),
+        ("daily", "0 3 * * *"),
+        ("every week", "0 3 * * 0"),
+        ("every month", "0 3 1 * *"),
+        ("when it rains", "*/15 * * * *"),
+        ("0 */15 * * * *", "*/15 * * * *"),
+    ],
+)
+def test_a_phrase_is_answered_with_its_expression(phrase: str, expression: str) -> None:
+    messages = "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
+
+    assert schedule_problem(phrase) == f'{messages}"{expression}", instead of {phrase!r}'
+    assert schedule_problem(expression) is None
+
+
+@pytest.mark.parametrize("expression", ["61 3 * * *", "* 24 * * *", "* * 32 * *", "a b c d e", "*/0 * * * *"])
+def test_five_invalid_parts_are_rejected(expression: str) -> None:
+    assert str(schedule_problem(expression)).startswith(f"{expression!r} is not a cron expression: minute 0")
+
+
+NUMBERS = st.integers(0, 70).map(str)
+ITEMS = st.one_of(
+    st.just("*"),
+    NUMBERS,
+    st.builds("{}-{}".format, NUMBERS, NUMBERS),
+    st.builds("*/{}".format, NUMBERS),
+    st.builds("{}/{}".format, NUMBERS, NUMBERS),
+    st.builds("{}-{}/{}".format, NUMBERS, NUMBERS, NUMBERS),
+)
+PARTS = st.lists(ITEMS, min_size=1, max_size=3).map(",".join)
+
+
+@given(st.lists(PARTS, min_size=5, max_size=5).map(" ".join))
+@example("*/5 0-6/2 1,15 * 1")
+def test_accepted_expressions_are_valid_for_airflows_library(expression: str) -> None:
+    if schedule_problem(expression) is None:
+        assert croniter.is_valid(expression)
+
+
+def test_every_schedule_of_a_declaration_is_checked() -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from deltaworks.specs.gold import GoldSpec
+    from deltaworks.specs.maintenance import MaintenanceSpec
+    from deltaworks.specs.mutation import MutationsSpec
+    from deltaworks.specs.relay import CleanSpec
+
+    for model, rest in (
+        (GoldSpec, {}),
+        (MaintenanceSpec, {}),
+        (MutationsSpec, {"requests": "requests"}),
+        (CleanSpec, {"mode": "delete"}),
+    ):
+        with pytest.raises(ValidationError, match="cron expression"):
+            TypeAdapter(model).validate_python({**rest, "schedule": "every 15 minutes"})
+
+
+NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("expression", "following"),
+    [
+        ("*/15 * * * *", "2026-03-01 12:15"),
+        ("@daily", "2026-03-02 00:00"),
+        ("@quarterly", "2026-04-01 00:00"),
+        ("0 4 * * 0", "2026-03-08 04:00"),
+    ],
+)
+def test_the_next_run_of_a_schedule(expression: str, following: str) -> None:
+    assert f"{next_run(expression, NOW):%Y-%m-%d %H:%M}" == following
+
+
+FIELD_NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+DECIMALS = st.integers(1, 38).flatmap(
+    lambda precision: st.builds(Decimal, st.just(precision), st.integers(0, precision))
+)
+
+
+def nested(inner: st.SearchStrategy[ColumnType]) -> st.SearchStrategy[ColumnType]:
+    fields = st.lists(st.tuples(FIELD_NAMES, inner), min_size=1, max_size=4, unique_by=lambda field: field[0])
+    return st.one_of(st.builds(Array, inner), st.builds(Map, inner), st.builds(Struct, fields.map(tuple)))
+
+
+TYPES = st.recursive(st.one_of(st.sampled_from(PRIMITIVES).map(Primitive), DECIMALS), nested, max_leaves=8)
+
+
+@given(TYPES)
+def test_a_serialized_type_parses_to_itself(kind: ColumnType) -> None:
+    assert parse_type(str(kind)) == kind
+
+
+@given(TYPES)
+def test_white_space_does_not_matter(kind: ColumnType) -> None:
+    spaced = "  ".join(str(kind).replace("<", " < ").replace(">", " > ").replace(",", " , ").split())
+
+    assert parse_type(spaced) == kind
+
+
+@given(TYPES)
+def test_every_type_has_an_arrow_type(kind: ColumnType) -> None:
+    assert arrow_type(kind) == arrow_type(str(kind))
+
+
+@given(st.text("abcdefghijklmnop<>(),: 0123456789_$", max_size=30))
+def test_any_other_text_only_raises_an_invalid_yaml_error(text: str) -> None:
+    try:
+        kind = parse_type(text)
+    except ValueError:
+        return
+    assert parse_type(str(kind)) == kind
+
+
+@pytest.mark.parametrize(("written", "kind"), [("BIGINT", "long"), ("bool", "boolean"), ("integer", "int")])
+def test_synonyms_become_one_name(written: str, kind: str) -> None:
+    assert str(parse_type(written)) == kind
+
+
+@pytest.mark.parametrize(
+    ("written", "messages"),
+    [
+        ("", "ends too early"),
+        ("array<int", "ends too early"),
+        ("int int", "unexpected 'int' after the type"),
+        ("array<" * 1_000 + "int" + ">" * 1_000, "nested more than 64 levels"),
+        ("map<int,string>", "map keys must be strings, as in JSON"),
+        ("decimal(39,2)", "a precision of 1 to 38"),
+        ("decimal(4,5)", "a scale of 0 to its precision"),
+        ("decimal(a,b)", "expected a number, found 'a'"),
+        ("struct<a: int, a: long>", "'a' is invalid or repeated"),
+        ("struct<1: int>", "'1' is invalid or repeated"),
+        ("struct<a: int; b: int>", "unexpected character"),
+        ("struct<a: int b: int>", "expected ',' or '>', found 'b'"),
+        ("varchar", "unknown type 'varchar'"),
+    ],
+)
+def test_a_wrong_type_says_what_was_expected(written: str, messages: str) -> None:
+    with pytest.raises(ValueError, match=messages.replace("(", r"\(").replace(")", r"\)")):
+        parse_type(written)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltaworks.control.objects import open_objects
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 KEY = "tables/shop/orders"
 FIELDS = [
@@ -338,8 +338,7 @@ def drop_statistics(lake: Lake, key: str) -> None:
 
 def keep_statistics_as_struct(lake: Lake, key: str) -> None:
     """Gives an existing table a checkpoint whose statistics are only in a struct."""
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     form = {"delta.checkpoint.writeStatsAsJson": "false", "delta.checkpoint.writeStatsAsStruct": "true"}
     table.alter.set_table_properties(form)
     table.create_checkpoint()

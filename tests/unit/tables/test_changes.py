@@ -1,4 +1,4 @@
-"""Partitions changed between two versions, from the Delta log of a local table."""
+"""Changes between two versions of a table, from its Delta log, and the text form of readers' positions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.tables.changes import Changes, changed_partitions
-from deltaworks.tables.commit import Step
+from deltaworks.errors import ConfigError
+from deltaworks.tables.changes import ChangePosition, Changes, changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.testing import append_rows, present
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
@@ -21,10 +23,9 @@ SCHEMA = pa.schema([("event_date", pa.date32()), ("value", pa.int64())])
 def append(lake: Lake, batch: int, *days: int | None, partition_by: tuple[str, ...] = ("event_date",)) -> int:
     """Commits a row on each of these days of March 2025; returns the version."""
     made = user_metadata(pipeline="shop", batch=batch, operation="ingest")
-    table = lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=partition_by)
     dates = [None if day is None else dt.date(2025, 3, day) for day in days]
     rows = pa.table({"event_date": dates, "value": [batch] * len(days)}, schema=SCHEMA)
-    return lake.append(table, KEY, rows, step=Step("shop/1/events", batch), user_metadata=made).version
+    return append_rows(lake, KEY, rows, number=batch, partition_by=partition_by, user_metadata=made)
 
 
 def dates(changes: Changes) -> frozenset[str | None] | None:
@@ -54,8 +55,7 @@ def test_a_null_partition_is_returned_as_none(lake: Lake) -> None:
 def test_compaction_does_not_count_as_a_change_and_a_delete_does(lake: Lake) -> None:
     append(lake, 1, 1, 2)
     appended = append(lake, 2, 1, 2)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     assert table.optimize.compact()["numFilesAdded"] == 2
     compacted = table.version()
     table.delete("event_date = '2025-03-02'")
@@ -101,8 +101,7 @@ def test_a_table_without_that_partition_column_is_unbounded(lake: Lake) -> None:
 
 def test_commit_history_has_correct_versions_during_concurrent_commits(lake: Lake) -> None:
     append(lake, 1, 1)
-    opened = lake.open(KEY)
-    assert opened is not None
+    opened = present(lake.open(KEY))
     for batch in range(2, 20):
         append(lake, batch, 1)
 
@@ -116,10 +115,22 @@ def test_commit_history_has_correct_versions_during_concurrent_commits(lake: Lak
 def test_a_restored_table_has_changed_where_it_differs_from_that_version(lake: Lake) -> None:
     first = append(lake, 1, 1, 2)
     before = append(lake, 2, 2, 5)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     table.restore(first)
 
     found = changed_partitions(lake, KEY, after_version=before, up_to_version=before + 1)
 
     assert found.is_unbounded or dates(found) == {"2025-03-02", "2025-03-05"}
+
+
+def test_a_position_is_read_back_from_its_text() -> None:
+    for through in ("notifications", "change_feed"):
+        position = ChangePosition(source=through, table_id="a:b", version=41)  # type: ignore[arg-type]
+
+        assert ChangePosition.parse(str(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "41", "2:notifications:1:id", "1:feed:1:id", "1:notifications::id"])
+def test_an_invalid_position_is_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
+        ChangePosition.parse(text)

@@ -22,12 +22,11 @@ from deltaworks.mutations.bounds import read_arrivals
 from deltaworks.tables import compaction
 from deltaworks.tables.arrow_types import cast_values
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
-from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import CompactionOutcome, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
-from deltaworks.testing import local_lake
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 from tests.unit.maintenance.table_data import DAYS, append, make
 
@@ -53,14 +52,12 @@ def compact(lake: Lake, key: str, *days: int, **options: Any) -> CompactionOutco
 
 
 def rows(lake: Lake, key: str) -> list[str]:
-    table = lake.rows(key)
-    assert table is not None
+    table = present(lake.rows(key))
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in table.to_pylist())
 
 
 def files(lake: Lake, key: str) -> dict[str, list[str]]:
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     adds = pa.table(table.get_add_actions(flatten=True))
     by_day: dict[str, list[str]] = {}
     for day, path in zip(adds.column("partition.event_date").to_pylist(), adds.column("path").to_pylist(), strict=True):
@@ -89,10 +86,9 @@ def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_run_d
 
 def test_a_table_without_partitions_is_one_partition(lake: Lake) -> None:
     columns = pa.schema([("id", pa.int64())])
-    table = lake.ensure("tables/shop/flat", columns, user_metadata=METADATA)
     for number in range(4):
-        data = pa.table({"id": [number]}, schema=columns)
-        lake.append(table, "tables/shop/flat", data, step=Step("t", number + 1), user_metadata=METADATA)
+        row = {"id": number}
+        append_rows(lake, "tables/shop/flat", [row], schema=columns, number=number + 1, user_metadata=METADATA)
 
     objects = open_objects(lake.storage)
     done = compact_partitions(lake, objects, "tables/shop/flat", [()], below_bytes=MIB, user_metadata=METADATA)
@@ -116,8 +112,7 @@ def test_partition_columns_stored_in_files_are_ignored(lake: Lake, key: str) -> 
 
 
 def test_streams_read_no_change_from_a_compaction(lake: Lake, key: str) -> None:
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     before = table.version()
     compact(lake, key, 0, 1, 2)
     table.update_incremental()
@@ -160,8 +155,7 @@ def test_a_partition_with_a_concurrent_change_is_skipped_and_the_others_are_comm
 
     def a_delete_lands() -> None:
         if not once:
-            table = lake.open(key)
-            assert table is not None
+            table = present(lake.open(key))
             table.delete("event_date = CAST('2026-01-01' AS DATE) AND id = 'id0'")
         once.append(None)
 
@@ -181,8 +175,7 @@ def test_nothing_is_committed_after_a_concurrent_schema_change(lake: Lake, key: 
 
     def a_column_comes() -> None:
         if not once:
-            table = lake.open(key)
-            assert table is not None
+            table = present(lake.open(key))
             table.alter.add_columns([Field("late", PrimitiveType("string"), nullable=True)])
         once.append(None)
 
@@ -228,16 +221,14 @@ def test_a_file_with_another_row_count_than_its_log_is_left_unchanged(lake: Lake
 
 
 def test_a_table_with_unsupported_writer_features_is_left_to_spark(lake: Lake, key: str) -> None:
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.alter.add_constraint({"positive": "value >= 0"})
 
     assert compact(lake, key, 0).unsupported == {DAYS[0]: "the constraint delta.constraints.positive"}
 
 
 def test_statistics_follow_the_tables_properties_and_files_are_skipped_by_them(lake: Lake, key: str) -> None:
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.alter.set_table_properties({"delta.dataSkippingStatsColumns": "value"})
 
     compact(lake, key, 0)
@@ -249,8 +240,7 @@ def test_statistics_follow_the_tables_properties_and_files_are_skipped_by_them(l
 
 
 def test_a_checkpoint_is_written_where_one_is_due(lake: Lake, key: str) -> None:
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.alter.set_table_properties({"delta.checkpointInterval": str(table.version() + 2)})
 
     outcome = compact(lake, key, 0)
@@ -342,7 +332,6 @@ def table_key() -> str:
 
 
 def added(lake: Lake) -> dict[str, tuple[str, int]]:
-    table = lake.open(table_key())
-    assert table is not None
+    table = present(lake.open(table_key()))
     adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return {add["path"]: (add["partition.place"], add["size_bytes"]) for add in adds}

@@ -13,6 +13,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import parse_schema_string, read_commits
+from deltaworks.testing import present
 
 KEY = "gold/daily"
 
@@ -29,8 +30,7 @@ DATE, USERS = column("event_date", "date"), column("users", "long")
 
 
 def new_table(*users: int, step: int = 1) -> NewTable:
-    schema = basic_schema(struct(DATE, USERS), ["event_date"])
-    assert schema is not None
+    schema = present(basic_schema(struct(DATE, USERS), ["event_date"]))
     rows = [{"event_date": dt.date(2026, 3, 1 + number % 2), "users": count} for number, count in enumerate(users)]
     return NewTable(
         schema=schema,
@@ -46,14 +46,11 @@ def new_table(*users: int, step: int = 1) -> NewTable:
 def test_a_table_has_all_its_first_rows_at_version_0(lake: Lake, users: tuple[int, ...]) -> None:
     assert create_table(lake, KEY, new_table(*users)) == len(users)
 
-    opened = lake.open(KEY)
-    assert opened is not None
+    opened = present(lake.open(KEY))
     assert (opened.version(), opened.metadata().partition_columns) == (0, ["event_date"])
     assert opened.metadata().configuration == {"delta.checkpointInterval": "50"}
     assert opened.transaction_version("builds") == 1
-    rows = lake.rows(KEY)
-    assert rows is not None
-    assert sorted(rows.column("users").to_pylist()) == sorted(users)
+    assert sorted(present(lake.rows(KEY)).column("users").to_pylist()) == sorted(users)
     assert len(opened.file_uris()) == len({number % 2 for number in range(len(users))})
 
 
@@ -61,9 +58,7 @@ def test_of_two_creators_the_first_creates_the_table(lake: Lake) -> None:
     assert create_table(lake, KEY, new_table(1, 2)) == 2
     assert create_table(lake, KEY, new_table(7, step=2)) is None
 
-    rows = lake.rows(KEY)
-    assert rows is not None
-    assert sorted(rows.column("users").to_pylist()) == [1, 2]
+    assert sorted(present(lake.rows(KEY)).column("users").to_pylist()) == [1, 2]
 
 
 def test_the_log_has_only_names_and_types_of_columns(lake: Lake) -> None:
@@ -78,9 +73,7 @@ def test_values_may_be_null_at_every_depth() -> None:
     pair = struct(column("key", "string"), column("n", "decimal(10,2)"))
     listed = {"type": "array", "elementType": pair, "containsNull": False}
     mapped = {"type": "map", "keyType": "string", "valueType": listed, "valueContainsNull": False}
-    schema = basic_schema(struct(DATE, column("nested", mapped)), ["event_date"])
-    assert schema is not None
-    written = schema["fields"][1]["type"]
+    written = present(basic_schema(struct(DATE, column("nested", mapped)), ["event_date"]))["fields"][1]["type"]
     assert written["valueContainsNull"]
     assert written["valueType"]["containsNull"]
     assert all(inner["nullable"] for inner in written["valueType"]["elementType"]["fields"])

@@ -1,4 +1,4 @@
-"""Open tables as datasets over Arrow's own file system: deltalake's rows, without Python in Arrow's threads."""
+"""Tables as datasets: deltalake's rows without Python in Arrow's threads, and rows selected by statistics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import fs
 from werkzeug.serving import WSGIRequestHandler
 
+from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of
+from deltaworks.tables import lake as module
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step, commit_step
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of, select_rows
+from deltaworks.testing import append_rows, local_lake, present
+from tests.examples import examples
 from tests.processes import run_process
 
 KEY = "tables/öd 100%/orders"
@@ -105,8 +114,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -> None:
     write(lake)
-    table = lake.open(KEY)
-    assert table is not None
+    table = present(lake.open(KEY))
     ours, own = dataset_of(lake, table), table.to_pyarrow_dataset()
 
     assert ours.schema.equals(own.schema)
@@ -118,12 +126,10 @@ def test_rows_equal_deltalakes_own_dataset_for_all_partition_names(lake: Lake) -
 
 def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) -> None:
     schema = pa.schema([("event_date", pa.date32()), ("number", pa.int64())])
-    table = lake.ensure("orders", schema, user_metadata="{}", partition_by=["event_date"])
     for number in (1, 2):
         rows = pa.table({"event_date": [dt.date(2026, 1, number), None], "number": [number, -number]}, schema=schema)
-        lake.append(table, "orders", rows, step=Step("stream", number), user_metadata="{}")
-    table = lake.open("orders")
-    assert table is not None
+        append_rows(lake, "orders", rows, number=number, partition_by=["event_date"])
+    table = present(lake.open("orders"))
 
     condition = ds.field("event_date") >= dt.date(2026, 1, 2)
     assert rows_of(lake, table, filters=condition).column("number").to_pylist() == [2]
@@ -139,8 +145,7 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
 ) -> None:
     lake = Lake(s3)
     write(lake, key="counted")
-    table = lake.open("counted")
-    assert table is not None
+    table = present(lake.open("counted"))
     lake.filesystem.get_file_info("datasets")
     for condition in (None, ds.field("place") == "a+b", ds.field("number") < 3):
         with counted(monkeypatch) as own:
@@ -153,8 +158,7 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
 
 def test_a_missing_file_is_a_storage_error(lake: Lake) -> None:
     write(lake, key="gone", partition_by=None)
-    table = lake.open("gone")
-    assert table is not None
+    table = present(lake.open("gone"))
     ((path,),) = (pa.table(table.get_add_actions()).column("path").to_pylist(),)
     lake.objects.delete(f"gone/{path}")
 
@@ -171,3 +175,59 @@ def test_a_process_exits_cleanly_despite_late_arrow_threads(local: StorageSpec, 
     done = run_process([sys.executable, "-c", SLOW, local.root, "orders"])
 
     assert (done.returncode, done.stdout) == (0, "12000\n"), done.stderr
+
+
+SCHEMA = arrow_schema({"outcome": "string", "batch_id": "long", "row": "long"})
+MADE = user_metadata(pipeline="p", batch=1, operation="append")
+OUTCOMES = ["committed", "already_committed", "held", "caught_up", None]
+FILES = st.lists(
+    st.lists(st.tuples(st.sampled_from(OUTCOMES), st.none() | st.integers(0, 5)), min_size=1, max_size=4), max_size=6
+)
+
+
+def table_of(root: Path, files: list[list[dict[str, Any]]]) -> tuple[Lake, Any]:
+    lake = local_lake(root)
+    table = lake.ensure("t", SCHEMA, user_metadata=MADE)
+    written = [
+        write_file(fs.LocalFileSystem(), f"{root}/t", pa.Table.from_pylist(rows, schema=SCHEMA), partition={})
+        for rows in files
+    ]
+    commit_step(table, [file.add_action() for file in written], step=Step("s", 1), user_metadata=MADE)
+    return lake, table
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(FILES, st.sets(st.sampled_from(OUTCOMES[:4]), min_size=1), st.sets(st.integers(0, 5), min_size=1))
+def test_selected_rows_equal_those_of_a_full_scan(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[Any, Any]]], outcomes: set[str], batches: set[int]
+) -> None:
+    rows = [[{"outcome": each[0], "batch_id": each[1], "row": number} for number, each in enumerate(f)] for f in files]
+    lake, table = table_of(tmp_path_factory.mktemp("lake"), rows)
+    wanted = {"outcome": sorted(outcomes), "batch_id": sorted(batches)}
+
+    found = select_rows(lake, "t", table, columns=["row", "batch_id"], values=wanted)
+
+    expected = [
+        {"row": row["row"], "batch_id": row["batch_id"]}
+        for each in rows
+        for row in each
+        if row["outcome"] in outcomes and row["batch_id"] in batches
+    ]
+    key = str
+    assert sorted(found, key=key) == sorted(expected, key=key)
+
+
+def test_files_without_the_values_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = [[{"outcome": "committed", "batch_id": number, "row": 0}] for number in range(20)]
+    held = [[{"outcome": "held", "batch_id": 20, "row": 0}]]
+    lake, table = table_of(tmp_path, committed + held)
+    opened = []
+    read = module.read_parquet
+    monkeypatch.setattr(module, "read_parquet", lambda source, **options: opened.append(1) or read(source, **options))
+
+    found = select_rows(
+        lake, "t", table, columns=["batch_id"], values={"outcome": ["held", "caught_up"], "batch_id": [20, 21]}
+    )
+
+    assert found == [{"batch_id": 20}]
+    assert len(opened) == 1

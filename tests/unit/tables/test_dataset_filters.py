@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, dataset_of, iter_row_batches, rows_of, select_rows
 from deltaworks.tables.query import bind_table
-from deltaworks.testing import local_lake
+from deltaworks.testing import append_rows, local_lake, present
 from tests.examples import examples
 
 UTC = dt.UTC
@@ -205,8 +205,7 @@ class Readers:
     """Everything that reads one table with filters."""
 
     def __init__(self, lake: Lake) -> None:
-        table = lake.open("t")
-        assert table is not None
+        table = present(lake.open("t"))
         self._lake, self._table, self._dataset = lake, table, dataset_of(lake, table)
         self._connection = duckdb.connect(":memory:")
         self._connection.execute("SET TimeZone = 'UTC'")
@@ -264,8 +263,7 @@ def test_text_and_time_filters_find_their_rows_in_files_of_every_writer(
 def test_rows_are_read_with_the_tables_types_from_files_of_every_writer(tmp_path: Path, writer: str) -> None:
     lake = local_lake(tmp_path)
     WRITERS[writer](lake, ROWS)
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
 
     rows = rows_of(lake, table)
     parts = pa.concat_tables(iter_row_batches(lake, table, columns=SCHEMA.names))
@@ -284,11 +282,9 @@ def test_a_file_is_not_skipped_for_bounds_that_its_writer_could_not_give(tmp_pat
     rows = pa.table(
         {"number": [1.0, float("nan")], "at": [latest, TIMES[0]], "text": ["a", "\U0010ffff" * 50]}, schema=schema
     )
-    table = lake.ensure("t", schema, user_metadata="{}")
-    lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")
+    append_rows(lake, "t", rows)
     write_deltalake(lake.storage.uri("t"), rows, mode="append")
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
 
     for name in schema.names:
         for value in rows.column(name):
@@ -350,8 +346,7 @@ def test_partitions_of_every_type_are_filtered(tmp_path: Path, kind: pa.DataType
     lake, values = local_lake(tmp_path), PARTITIONS[kind]
     rows = pa.table({"part": pa.array(values, kind), "name": ["a", "b", "c"]})
     write_deltalake(lake.storage.uri("t"), rows, partition_by=["part"])
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
 
     assert sorted(rows_of(lake, table).column("name").to_pylist()) == ["a", "b", "c"]
     for value, name in zip(values, ["a", "b", "c"], strict=True):

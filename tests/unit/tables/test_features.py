@@ -20,7 +20,7 @@ from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_file
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
 from deltaworks.tables.table_swap import _RECREATABLE_FEATURES
-from deltaworks.testing import local_lake
+from deltaworks.testing import append_rows, local_lake, present
 
 KEY = "tables/shop/orders"
 ROWS = pa.table({"n": [1, 2]})
@@ -52,8 +52,7 @@ KNOWN = sorted(
 def lake_with_protocol(root: Path, protocol: dict[str, Any]) -> Lake:
     """A lake with a table of one file, and this protocol in its first commit."""
     lake = local_lake(root)
-    table = lake.ensure(KEY, ROWS.schema, user_metadata="{}")
-    lake.append(table, KEY, ROWS, step=Step("before", 1), user_metadata="{}")
+    append_rows(lake, KEY, ROWS, app_id="before")
     first = root / KEY / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
     changed = [{"protocol": protocol} if "protocol" in action else action for action in actions]
@@ -68,9 +67,7 @@ def lake_with(root: Path, feature: str) -> Lake:
 
 
 def opened(lake: Lake) -> DeltaTable:
-    table = lake.open(KEY)
-    assert table is not None
-    return table
+    return present(lake.open(KEY))
 
 
 def append(lake: Lake, table: DeltaTable) -> None:

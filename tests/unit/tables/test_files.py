@@ -1,12 +1,14 @@
-"""Data files and statistics: correct bounds, and no lost rows in partitions."""
+"""Files of a table, and the workers and memory that write them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
+import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -15,10 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from deltaworks.control.provenance import user_metadata
-from deltaworks.tables.commit import Step
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ContractError
+from deltaworks.tables.file_workers import count_rows, table_rows, with_row_counts
 from deltaworks.tables.files import data_file_path, partition_value_text, split_by_partition, write_file
-from deltaworks.testing import local_lake
+from deltaworks.tables.files_commit import StateDifference, TargetState
+from deltaworks.tables.free_memory import free_memory_bytes
+from deltaworks.tables.log import row_count, state_at
+from deltaworks.tables.table_swap import table_content
+from deltaworks.testing import append_rows, local_lake, present
+from tests.unit.tables.log_model import KEY, LogModel
 
 UTC = dt.UTC
 PARTITIONED = pa.schema([("day", pa.date32()), ("name", pa.string()), ("flag", pa.bool_()), ("row", pa.int64())])
@@ -81,10 +89,7 @@ def test_rows_with_special_characters_in_partition_values_are_read_back(tmp_path
     schema = pa.schema([("name", pa.string()), ("row", pa.int64())])
     data = pa.table({"name": names, "row": range(len(names))}, schema=schema)
     lake = local_lake(tmp_path)
-    metadata = user_metadata(pipeline="p", batch=1, operation="append")
-    table = lake.ensure("t", schema, user_metadata=metadata, partition_by=["name"])
-
-    lake.append(table, "t", data, step=Step("s", 1), user_metadata=metadata)
+    append_rows(lake, "t", data, partition_by=["name"])
 
     read = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
     assert sorted(read, key=lambda row: row["row"]) == data.to_pylist()
@@ -118,10 +123,7 @@ def test_bounds_let_deltalake_skip_files_and_never_rows(tmp_path: Path) -> None:
     at = dt.datetime(2024, 1, 1, 1, 1, 1, 123_456, tzinfo=UTC)
     schema = pa.schema([("amount", pa.decimal128(38, 10)), ("at", pa.timestamp("us", tz="UTC")), ("text", pa.string())])
     lake = local_lake(tmp_path)
-    metadata = user_metadata(pipeline="p", batch=1, operation="append")
-    table = lake.ensure("t", schema, user_metadata=metadata)
-    rows = pa.Table.from_pylist([{"amount": amount, "at": at, "text": "b" * 40}], schema)
-    lake.append(table, "t", rows, step=Step("s", 1), user_metadata=metadata)
+    append_rows(lake, "t", [{"amount": amount, "at": at, "text": "b" * 40}], schema=schema)
 
     for wanted in (
         ds.field("amount") >= pa.scalar(amount),
@@ -132,3 +134,97 @@ def test_bounds_let_deltalake_skip_files_and_never_rows(tmp_path: Path) -> None:
     ):
         assert lake.rows("t", filters=wanted).num_rows == 1
     assert lake.rows("t", filters=ds.field("text") > "c").num_rows == 0
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> LogModel:
+    model = LogModel(tmp_path)
+    model.add(3)
+    model.add(4, stats="none")
+    return model
+
+
+def opened(model: LogModel) -> DeltaTable:
+    return present(model.lake.open(KEY))
+
+
+def test_rows_that_statistics_lack_are_counted_in_the_files(model: LogModel) -> None:
+    files = list(state_at(model.lake, open_objects(model.lake.storage), KEY).files.values())
+
+    assert count_rows(model.lake, KEY, files) == table_rows(model.lake, KEY, opened(model)) == 7
+    assert sorted(map(row_count, with_row_counts(model.lake, KEY, files))) == [3, 4]  # type: ignore[type-var]
+    assert count_rows(model.lake, KEY, []) == 0
+
+
+def test_rows_that_a_deletion_vector_marks_are_not_counted(model: LogModel) -> None:
+    (added,) = (added for added in model.actions.values() if "stats" not in added)
+    vector = {"storageType": "u", "pathOrInlineDv": "x" * 20, "sizeInBytes": 1, "cardinality": 3}
+
+    assert count_rows(model.lake, KEY, [{**added, "deletionVector": vector}]) == 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "no Parquet", "elsewhere"])
+def test_rows_that_cannot_be_counted_are_rejected_with_the_file(model: LogModel, damage: str) -> None:
+    (name,) = (name for name, added in model.actions.items() if "stats" not in added)
+    added = model.actions[name]
+    if damage == "missing":
+        (model.folder / name).unlink()
+    elif damage == "no Parquet":
+        (model.folder / name).write_bytes(b"x")
+    else:
+        added = {**added, "path": f"s3://other/{name}"}
+
+    with pytest.raises(ContractError, match=f"ROWS_UNKNOWN.*{name}"):
+        count_rows(model.lake, KEY, [added])
+    if damage != "elsewhere":
+        with pytest.raises(ContractError, match=f"ROWS_UNKNOWN.*{name}"):
+            table_rows(model.lake, KEY, opened(model))
+
+
+def test_the_content_of_a_table_and_a_difference_say_that_rows_are_unknown(model: LogModel) -> None:
+    state = state_at(model.lake, open_objects(model.lake.storage), KEY)
+    content = table_content(opened(model))
+    difference = StateDifference.between(state, TargetState({}))
+
+    assert (content.rows, content.files) == (None, 2)
+    assert content.bytes == state.bytes
+    assert (difference.files_removed, difference.rows_removed, difference.rows_added) == (2, None, 0)
+
+
+def test_statistics_beside_the_count_are_retained(model: LogModel) -> None:
+    (added,) = (added for added in model.actions.values() if "stats" not in added)
+    bounds = {"minValues": {"n": 0}, "maxValues": {"n": 3}}
+
+    (counted,) = with_row_counts(model.lake, KEY, [{**added, "stats": json.dumps(bounds)}])
+
+    assert json.loads(counted["stats"]) == {**bounds, "numRecords": 4}
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Path:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("900000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 300000\nactive_file 100000\n")
+    return tmp_path
+
+
+def test_unused_and_droppable_memory_within_a_containers_limit_is_free(container: Path) -> None:
+    assert free_memory_bytes(container) == 400_000
+
+
+def test_a_container_over_its_limit_leaves_nothing(container: Path) -> None:
+    (container / "memory.current").write_text("1500000\n")
+    assert free_memory_bytes(container) == 0
+
+
+@pytest.mark.parametrize("limit", ["max", None])
+def test_without_a_limit_the_machine_decides(
+    container: Path, limit: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit is None:
+        (container / "memory.max").unlink()
+    else:
+        (container / "memory.max").write_text(f"{limit}\n")
+    total = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: total._replace(available=12_345))
+    assert free_memory_bytes(container) == 12_345

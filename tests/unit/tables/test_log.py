@@ -25,6 +25,7 @@ from deltaworks.tables.log import (
     state_at,
     stats_of,
 )
+from deltaworks.testing import present
 from tests.examples import examples
 from tests.unit.tables.log_model import FORMS, KEY, Form, LogModel, Stats
 
@@ -256,8 +257,7 @@ def test_the_state_of_every_version_in_a_log_equals_that_of_the_model_and_of_del
                 assert rows in (None, expected.rows[path])
                 assert (rows is None) == ("stats" not in model.actions[path])
 
-        opened = model.lake.open(KEY)
-        assert opened is not None
+        opened = present(model.lake.open(KEY))
         assert opened.version() == model.newest
         assert set(pa.table(opened.get_add_actions()).column("path").to_pylist()) == set(model.now.rows)
 

@@ -1,7 +1,8 @@
-"""Statements that register tables in a Spark catalog."""
+"""Tables by name in a catalog, and those that are missing."""
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ from sqlglot import exp
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.query import external_session_settings, registration_statements
-from deltaworks.testing import catalog_of
+from deltaworks.tables.query import external_session_settings, how_a_table_is_created, registration_statements
+from deltaworks.testing import catalog_of, declare_table, pipeline_spec
 from tests.unit.tables.test_query import MUTABLE
 
 
@@ -83,3 +86,29 @@ def test_session_settings_contain_no_credentials(catalog: Catalog) -> None:
 
 
 _OTHERS = ["shop.quarantine", "shop.names", "shop.intervals"]
+
+
+NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
+
+
+def shop(schedule: str | None = "*/15 * * * *", **gold: object) -> PipelineSpec:
+    table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"} | gold
+    return pipeline_spec(
+        declare_table("orders", "level int"),
+        gold={"schedule": schedule, "tables": [table]},
+        views=[{"name": "recent", "sql": "SELECT 1", "reads": ["daily"]}],
+    )
+
+
+def test_a_table_that_does_not_exist_yet_names_its_next_build_or_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "`deltaworks gold build shop --tables daily` builds it now."
+
+    assert how_a_table_is_created(shop(), "daily", now=NOW) == (
+        f"shop__gold builds it at 2026-03-01 12:15 UTC; {command}"
+    )
+    assert how_a_table_is_created(shop(None), "daily", now=NOW) == command
+    assert "The stream builds it within 15 s" in how_a_table_is_created(shop(refresh_seconds=15), "daily", now=NOW)
+    assert "view of daily" in how_a_table_is_created(shop(), "recent", now=NOW)
+    assert "Start the stream" in how_a_table_is_created(shop(), "orders", now=NOW)
+    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
+    assert how_a_table_is_created(shop(), "daily", now=NOW) == command

@@ -1,4 +1,4 @@
-"""Rows deleted by a deletion vector are excluded by every reader; deltalake's dataset rejects such tables."""
+"""Scans: deleted rows are excluded by every reader, and partitions of every type are predicates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
-from deltaworks.tables.commit import Step
+from deltaworks.tables.changes import partition_predicate, sql_literal
 from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
 from deltaworks.tables.lake import Lake, duckdb_source, iter_row_batches, rows_of
-from deltaworks.testing import local_lake
+from deltaworks.testing import append_rows, local_lake, present
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -44,9 +44,7 @@ def base85(data: bytes) -> str:
 def lake(tmp_path: Path) -> Lake:
     """A lake with a table of six rows in one file; the second and fifth are deleted."""
     lake = local_lake(tmp_path)
-    table = lake.ensure("t", SCHEMA, user_metadata="{}")
-    rows = pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA)
-    lake.append(table, "t", rows, step=Step("stream", 1), user_metadata="{}")
+    append_rows(lake, "t", pa.table({"name": list("uvwxyz"), "size": list(range(6)), "at": [0] * 6}, schema=SCHEMA))
     log = tmp_path / "t" / "_delta_log"
     added = next(json.loads(line)["add"] for line in (log / f"{1:020d}.json").open() if '"add"' in line)
     actions = [
@@ -70,8 +68,7 @@ def test_rows_deleted_by_vectors_are_not_read(lake: Lake) -> None:
 
 
 def test_duckdb_can_scan_a_table_with_vectors_repeatedly(lake: Lake) -> None:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     connection = duckdb.connect(":memory:")
     connection.register("rows_", duckdb_source(lake, table))
 
@@ -84,18 +81,14 @@ def test_duckdb_can_scan_a_table_with_vectors_repeatedly(lake: Lake) -> None:
 
 
 def test_a_table_with_vectors_is_appended_by_delta_rs_and_rewritten_by_spark_only(lake: Lake) -> None:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     assert has_deletion_vectors(table)
     assert reasons_to_use_spark(table) == []
     assert reasons_against_rewriting(table) == ["deletion vectors"]
 
-    more = pa.table({"name": ["new"], "size": [7], "at": [0]}, schema=SCHEMA)
-    lake.append(table, "t", more, step=Step("stream", 2), user_metadata="{}")
+    append_rows(lake, "t", [{"name": "new", "size": 7, "at": 0}], schema=SCHEMA, number=2)
 
-    found = lake.rows("t")
-    assert found is not None
-    assert sorted(found.column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
+    assert sorted(present(lake.rows("t")).column("name").to_pylist()) == ["new", "u", "w", "x", "z"]
 
 
 PLACES = ["x y", "ü/%:=", "a+b", "%20", "2026-01-01", None]
@@ -116,8 +109,7 @@ def delete_second_rows(folder: Path) -> None:
 
 
 def rows_by_every_reader(lake: Lake, condition: pc.Expression, sql: str) -> list[list[str]]:
-    table = lake.open("t")
-    assert table is not None
+    table = present(lake.open("t"))
     with duckdb.connect(":memory:") as connection:
         connection.register("rows_", duckdb_source(lake, table))
         by_sql = connection.execute(f"SELECT name FROM rows_ WHERE {sql}").fetchall()
@@ -161,3 +153,35 @@ def test_times_of_every_year_are_read_from_a_table_with_vectors(tmp_path: Path) 
         expected = [] if year == YEARS[1] else [str(year)]
         found = rows_by_every_reader(lake, ds.field("at") == time, f"\"at\" = TIMESTAMPTZ '{time.isoformat()}'")
         assert found == [expected] * 3
+
+
+TYPES = {"org_id": "string", "day": "date", "n": "long", "ok": "boolean"}
+
+
+def test_one_column_is_a_list_and_null_a_condition_of_its_own() -> None:
+    assert partition_predicate({(("org_id", "b"),), (("org_id", "a"),)}, TYPES) == "`org_id` IN ('a', 'b')"
+    assert partition_predicate({(("day", "2026-01-01"),), (("day", None),)}, TYPES) == (
+        "(`day` IS NULL OR `day` IN (DATE'2026-01-01'))"
+    )
+    assert partition_predicate({(("ok", "true"),)}, TYPES) == "`ok` IN (true)"
+
+
+def test_several_columns_are_named_together() -> None:
+    partitions = {(("n", "1"), ("org_id", "a")), (("n", "2"), ("org_id", None))}
+
+    assert (
+        partition_predicate(partitions, TYPES)
+        == "(`n` IN (1) AND `org_id` IN ('a')) OR (`n` IN (2) AND `org_id` IS NULL)"
+    )
+
+
+def test_a_table_without_partitions_has_a_predicate_that_is_true() -> None:
+    assert partition_predicate({()}, TYPES) == "true"
+
+
+@pytest.mark.parametrize("value", ["it's", "a\\b", "\\'", "tab\there"])
+def test_every_text_is_a_single_literal(value: str) -> None:
+    # DuckDB reads the same escapes behind an E.
+    (found,) = duckdb.sql(f"SELECT E{sql_literal(value, 'string')}").fetchall()
+
+    assert found == (value,)

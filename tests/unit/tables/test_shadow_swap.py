@@ -19,7 +19,7 @@ from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import TableState, state_at
 from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 OLD = [{"day": "a", "n": 1}, {"day": "b", "n": 2}]
@@ -44,9 +44,7 @@ def write(lake: Lake, key: str, rows: Rows, *, by: str, properties: Mapping[str,
 
 
 def opened(lake: Lake, key: str = TABLE) -> DeltaTable:
-    table = lake.open(key)
-    assert table is not None
-    return table
+    return present(lake.open(key))
 
 
 def content(lake: Lake, version: int | None = None) -> Rows:

@@ -1,4 +1,4 @@
-"""VACUUM candidates, compared with a table whose complete history is known."""
+"""VACUUM candidates and unreferenced files, compared with a table whose complete history is known."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import user_metadata
+from deltaworks.tables import protected_files
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import state_at
+from deltaworks.tables.protected_files import find_missing_files, table_retention_hours
 from deltaworks.tables.vacuum_candidates import (
     LogTooShort,
     SparkRequired,
     candidates_by_listing,
     candidates_by_log,
+    count_unreferenced,
     record_vacuumed_version,
 )
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 from tests.examples import examples
 from tests.unit.tables.log_model import LogModel
 from tests.unit.tables.test_log import STEPS as FOREIGN_STEPS
@@ -91,9 +98,7 @@ class TableHistory:
         return int((time.time() - KEPT_HOURS * 3600) * 1000)
 
     def table(self) -> DeltaTable:
-        opened = self.lake.open(KEY)
-        assert opened is not None
-        return opened
+        return present(self.lake.open(KEY))
 
     def write(self, path: str, *, hours_ago: float | None = None) -> str:
         target = self.folder / path
@@ -312,8 +317,7 @@ def test_no_file_of_a_foreign_table_that_is_in_use_can_be_removed(
         has_version_2 = features == ("v2Checkpoint",)
         apply_foreign_steps(model, [step for step in steps if has_version_2 or not str(step[1]).startswith("v2")])
         later = int(time.time() * 1000) + 3_600_000
-        opened = model.lake.open(KEY)
-        assert opened is not None
+        opened = present(model.lake.open(KEY))
         try:
             listed = candidates_by_listing(model.lake, KEY, opened, before_ms=later)
         except SparkRequired:
@@ -334,8 +338,7 @@ def test_a_removal_without_time_is_as_old_as_its_commit(tmp_path: Path) -> None:
     model.remove(early, is_dated=False, info={"timestamp": now_ms - 400 * 3_600_000})
     model.remove(late, is_dated=False, info={"inCommitTimestamp": now_ms - 3_600_000, "timestamp": 1})
     model.remove(undated, is_dated=False)
-    opened = model.lake.open(KEY)
-    assert opened is not None
+    opened = present(model.lake.open(KEY))
     for name in (early, late, undated):
         os.utime(model.folder / name, (1_600_000_000,) * 2)
     for commit in model.log.iterdir():
@@ -343,3 +346,86 @@ def test_a_removal_without_time_is_as_old_as_its_commit(tmp_path: Path) -> None:
 
     for candidates in (candidates_by_listing, candidates_by_log):
         assert set(candidates(model.lake, KEY, opened, before_ms=now_ms - 200 * 3_600_000).files) == {early}
+
+
+EVENTS_KEY = "tables/shop/events"
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def fill(lake: Lake, *, retention: str = "interval 7 days") -> None:
+    made = user_metadata(pipeline="shop", batch=1, operation="ingest")
+    table = lake.ensure(
+        EVENTS_KEY, SCHEMA, user_metadata=made, properties={"delta.deletedFileRetentionDuration": retention}
+    )
+    for batch in (1, 2):
+        rows = pa.table({"value": [batch]}, schema=SCHEMA)
+        lake.append(table, EVENTS_KEY, rows, step=Step("shop/1", batch), user_metadata=made)
+
+
+def orphan(lake: Lake, name: str, size: int, *, age_hours: float) -> None:
+    path = Path(lake.storage.prefix, EVENTS_KEY, name)
+    path.write_bytes(b"x" * size)
+    written = time.time() - age_hours * 3600
+    os.utime(path, (written, written))
+
+
+def test_old_orphans_are_counted_and_young_ones_and_live_files_are_not(lake: Lake) -> None:
+    fill(lake)
+    orphan(lake, "old.parquet", 300, age_hours=200)
+    orphan(lake, "older.parquet", 50, age_hours=400)
+    orphan(lake, "young.parquet", 7, age_hours=100)
+    for live in Path(lake.storage.prefix, EVENTS_KEY).glob("part-*.parquet"):
+        os.utime(live, (0, 0))
+
+    found = count_unreferenced(lake, EVENTS_KEY)
+
+    assert found is not None
+    assert (found.files, found.bytes) == (2, 350)
+
+
+def test_a_large_table_is_not_listed(lake: Lake) -> None:
+    fill(lake)
+    orphan(lake, "old.parquet", 10, age_hours=200)
+
+    assert count_unreferenced(lake, EVENTS_KEY, limit=1) is None
+    assert count_unreferenced(lake, EVENTS_KEY, limit=2) is not None
+    assert count_unreferenced(lake, "tables/shop/none") is None
+
+
+@pytest.mark.parametrize("max_requests", [1_000, 0])
+def test_a_file_of_another_size_than_the_log_says_is_as_missing_as_one_that_does_not_exist(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, max_requests: int
+) -> None:
+    monkeypatch.setattr(protected_files, "_MAX_STAT_REQUESTS", max_requests)
+    fill(lake)
+    fill(lake)
+    files = state_at(lake, lake.objects, EVENTS_KEY).files
+    gone, broken, *_ = sorted(path for path, _vector in files)
+    assert find_missing_files(lake, EVENTS_KEY, files) == []
+
+    Path(lake.storage.prefix, EVENTS_KEY, gone).unlink()
+    Path(lake.storage.prefix, EVENTS_KEY, broken).write_bytes(b"not a Parquet file")
+    assert find_missing_files(lake, EVENTS_KEY, files) == [gone, broken]
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("interval 7 days", 168),
+        ("interval 1 week", 168),
+        ("interval 240 hours", 240),
+        ("2 days", 48),
+        ("interval 30 days 12 hours", 732),
+        ("INTERVAL 1 week 1 day 30 minutes", 193),
+        ("interval 90 minutes", 2),
+        ("interval 172800 seconds", 48),
+        ("interval 1 months", 744),
+        ("a fortnight", 878_400),
+        ("interval 30 days and 12 hours", 878_400),
+    ],
+)
+def test_the_retention_of_removed_files_is_the_tables_property(lake: Lake, text: str, hours: int) -> None:
+    fill(lake, retention=text)
+    table = present(lake.open(EVENTS_KEY))
+
+    assert table_retention_hours(table) == hours

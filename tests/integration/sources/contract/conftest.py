@@ -19,7 +19,7 @@ import yaml
 
 from deltaworks.control import paths
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_table, local_storage
+from deltaworks.testing import declare_table, local_storage, write_files
 from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
 from sandbox.servers.kafka_broker import running_broker
 from sandbox.servers.object_store import running_object_store
@@ -136,8 +136,7 @@ class Bench:
         """Writes the declarations of the pipeline and, if needed, the relay."""
         include, name = self.root / "include", self.harness.name
         declared = PIPELINE | {"pipeline": name, "source": self.harness.declared() | self.limits}
-        (include / "pipelines" / name).mkdir(exist_ok=True)
-        (include / "pipelines" / name / "pipeline.yaml").write_text(yaml.safe_dump(declared))
+        write_files(include, {f"pipelines/{name}/pipeline.yaml": declared})
         if isinstance(self.harness, FileHarness):
             (include / "relays" / f"{name}.yaml").write_text(yaml.safe_dump(self.harness.relay()))
         self.folder.mkdir(parents=True, exist_ok=True)

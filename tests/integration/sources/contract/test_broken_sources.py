@@ -14,7 +14,6 @@ from tests.integration.sources.contract.conftest import Bench
 from tests.integration.sources.contract.source_harnesses import LIMIT_EVENTS
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
 BenchOn = Callable[..., Bench]
 SENT, LATER = range(16), range(16, 24)
 

@@ -21,7 +21,6 @@ from tests.integration.sources.contract.source_harnesses import HARNESSES, LIMIT
 from tests.integration.sources.contract.wire import Request
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
 KINDS = sorted(SOURCES)
 BenchOn = Callable[..., Bench]
 SENT, LATER = range(24), range(24, 32)

@@ -27,7 +27,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_pipeline, write_project
+from deltaworks.testing import declare_pipeline, present, write_files, write_project
 
 GROUP = "small"
 MEMBERS = ("ants", "bees", "cats")
@@ -83,9 +83,7 @@ class GroupHarness:
             self.files += 1
             key = f"{pipeline}/{self.files:06d}.json"
             data = "\n".join(json.dumps(line) for line in lines).encode()
-            path = self.root / "landing" / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            write_files(self.root, {f"landing/{key}": data})
             tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
             now = datetime.now(UTC)
             event = FileEvent("landing", key, len(data), tag, None, now, "ObjectCreated:Put", None)
@@ -120,9 +118,7 @@ class GroupHarness:
         }
 
     def heartbeat(self, pipeline: str) -> Heartbeat:
-        beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))
-        assert beat is not None
-        return beat
+        return present(read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline))))
 
     def condition(self, pipeline: str) -> str:
         beat = read_heartbeat(self.objects, paths.heartbeat(paths.pipeline_control(pipeline)))

@@ -17,8 +17,6 @@ from deltaworks.operations.stream_parts import STREAM_PARTS
 from tests.spark.engine.group.group_harness import MEMBERS, POISON, GroupHarness
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupHarness:

@@ -16,6 +16,7 @@ from deltaworks.gold.input_views import InputViews, pin_inputs
 from deltaworks.gold.parts import Part
 from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.optimize import optimize_table
+from deltaworks.testing import present
 from tests.unit.engine.keyed.keyed_harness import LATEST, START, KeyedHarness, declared, tick
 
 SYMBOLS = ["a", "o'neil \\ sons", "", "ü", None]
@@ -56,8 +57,7 @@ def test_both_engines_leave_the_same_rows(
             stage.history().delete("version = 1")
         engine = "spark" if step % 2 == 0 else "delta_rs"
         monkeypatch.setattr(merge, "choose_engine", lambda *_, engine=engine: (engine, "the test says so"))
-        followed = stage.follow(tables)
-        assert followed is not None
+        followed = present(stage.follow(tables))
         engines.append((followed.mode, followed.engine))
         assert stage.latest() == stage.expected()
     monkeypatch.setattr(merge, "choose_engine", chosen)

@@ -1,4 +1,4 @@
-"""A reprocess keeps every event exactly once, with concurrent jobs and after crashes."""
+"""A reprocess keeps every event exactly once, with its arrival time, concurrent jobs and crashes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.locks.lease import Lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
 from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
@@ -24,7 +26,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import Step
 from tests.crashes import Crash
-from tests.spark.engine.conftest import DECLARED
+from tests.spark.engine.conftest import DECLARED, Shop
 from tests.spark.recovery.reprocess_harness import (
     BIG,
     BY_SPARK,
@@ -34,10 +36,8 @@ from tests.spark.recovery.reprocess_harness import (
     ORDERS,
     REFUNDS,
     ReprocessHarness,
+    made_at,
 )
-
-pytestmark = pytest.mark.spark
-
 
 BY_WAY = pytest.mark.parametrize("direct_bytes", [MAX_DIRECT_BYTES, 0], ids=["directly", "by Spark"])
 
@@ -351,3 +351,30 @@ def test_the_count_beforehand_is_what_happens(stage: ReprocessHarness) -> None:
         each.table: (each.rows_out, each.rows_in) for each in result.tables
     }
     assert (count.objects, count.bytes, count.exact) == (result.objects, result.bytes, True)
+
+
+ARRIVING = {"event": {"name": {"path": "name"}, "time": {"arrival": True}, "id": "id"}}
+
+
+def rows(stage: ReprocessHarness, table: str) -> list[dict[str, Any]]:
+    """Returns rows without the batch's time, which for replayed rows is the replay's."""
+    kept = stage.shop.table(table).drop_columns(["_ingested_at"])
+    return kept.sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
+
+
+def test_a_reprocess_gives_the_rows_of_the_stream_and_of_a_replay_again(make_shop: Callable[..., Shop]) -> None:
+    stage = ReprocessHarness(make_shop(tables=[EVENTS, ORDERS], **ARRIVING))
+    stage.land()
+    stage.land()
+    streamed = rows(stage, "orders")
+    stage.shop.spec = PipelineSpec.model_validate(DECLARED | ARRIVING | {"tables": [EVENTS, MENDED]})
+    stage.note_spec()
+    replay_quarantine(stage.catalog(), "shop", QuarantineFilter(reasons=("missing_required",)), dry_run=False)
+    replayed = {table: rows(stage, table) for table in ("events", "orders")}
+    assert len(replayed["orders"]) > len(streamed) > 0
+
+    stage.reprocess()
+
+    assert {table: rows(stage, table) for table in ("events", "orders")} == replayed
+    times = {(row["_seq"], row["event_time"]) for row in replayed["events"]}
+    assert times == {(seq, made_at(seq)) for seq in stage.landed_seqs}

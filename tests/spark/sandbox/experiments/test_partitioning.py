@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.partitioning import to_results
 from deltaworks.errors import ContractError
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, write_files
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.partitioning import run_partitioning
 from sandbox.experiments.partitioning_chart import write_chart
@@ -59,8 +59,7 @@ def test_a_third_side_with_deletion_vectors_holds_the_same_rows_under_every_read
 
 def test_a_run_takes_no_folder_that_holds_something_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
     kept = tmp_path / "run" / "mine.txt"
-    kept.parent.mkdir()
-    kept.write_text("mine")
+    write_files(tmp_path, {"run/mine.txt": "mine"})
 
     with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"):
         run_partitioning(spark, local_storage(tmp_path), WORKLOAD, prefix="run")

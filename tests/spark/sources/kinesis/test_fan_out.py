@@ -9,7 +9,7 @@ import pytest
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.spark.sources.kinesis.conftest import QueryHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
 
 

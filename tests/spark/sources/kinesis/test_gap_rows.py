@@ -24,7 +24,7 @@ from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import ProjectOf, numbers, order
 from tests.spark.sources.kinesis.conftest import QueryHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 MESSAGING = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
 
 

@@ -21,7 +21,7 @@ import pytest
 from tests.spark.sources.kinesis.conftest import HERE, QueryHarness
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = pytest.mark.integration
 PROCESSES = HERE / "processes"
 INCLUDE = HERE.parents[3] / "include"
 Make = Callable[..., QueryHarness]

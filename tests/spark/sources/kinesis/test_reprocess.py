@@ -12,13 +12,12 @@ from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
-from tests.crashes import Crash
+from tests.crashes import Crash, crash_at
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
 from tests.spark.sources.kinesis.conftest import QueryHarness
 from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
 
-pytestmark = pytest.mark.spark
 READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
 LANDED_WITH = READ_WITH.replace("      - {{name: keyed, path: _record.partition_key, type: string}}\n", "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
@@ -56,12 +55,8 @@ class Landed:
         )
 
     def reprocess(self, name: str = "r1", *, fault: str = "", **options: Any) -> ReprocessResult:
-        def stop_at(point: str) -> None:
-            if point == fault:
-                raise Crash(point)
-
         request = ReprocessRequest(**options) if options else None
-        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=crash_at(fault)).run(name, request)
 
 
 @pytest.mark.integration

@@ -21,6 +21,7 @@ from deltaworks.control.locks.exclusive import (
 from deltaworks.control.locks.lease import Lease, LeaseRecord
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
+from deltaworks.testing import present
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 TTL_SECONDS = 0.9
@@ -61,8 +62,7 @@ def test_a_second_run_is_rejected_while_the_first_is_running(objects: ObjectStor
 
 def _renew_until(objects: ObjectStore, stop: threading.Event) -> None:
     while not stop.wait(0.05):
-        found = objects.get(KEY)
-        assert found is not None
+        found = present(objects.get(KEY))
         objects.put(KEY, found.data.replace(b'"beat": ', b'"beat": 1'))
 
 

@@ -15,6 +15,7 @@ from deltaworks.control.locks import lease as lease_module
 from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch_lease
 from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
 from deltaworks.errors import ConcurrencyError
+from deltaworks.testing import present
 from tests.unit.control.conftest import FaultyObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
@@ -240,8 +241,7 @@ def test_of_many_claimants_one_wins_and_epochs_only_grow(local_objects: LocalObj
 
 
 def current(objects: ObjectStore) -> LeaseRecord:
-    found = objects.get(KEY)
-    assert found is not None
+    found = present(objects.get(KEY))
     assert set(json.loads(found.data)) == set(LeaseRecord.model_fields)
     return LeaseRecord.decode_or_none(found.data)
 

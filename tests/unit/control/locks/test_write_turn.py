@@ -14,6 +14,7 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import PendingRequests, TurnRecord, WriteTurnServer, write_turn
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import ConcurrencyError
+from deltaworks.testing import present
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 KEY = paths.turn_request("shop", "orders")
@@ -211,8 +212,7 @@ def test_a_damaged_turn_is_replaced(local_objects: LocalObjects) -> None:
         found = local_objects.get(KEY)
 
     assert found is not None
-    kept = TurnRecord.decode_or_none(found.data)
-    assert kept is not None
+    kept = present(TurnRecord.decode_or_none(found.data))
     assert (kept.turn, kept.state) == (turn.record.turn, "granted")
 
 

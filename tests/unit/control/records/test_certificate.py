@@ -14,6 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.errors import ContractError
+from deltaworks.testing import present
 from tests.unit.control.records.recorded_erasure import ERASURE
 
 
@@ -97,8 +98,7 @@ def test_a_change_is_noticed(change: str, tmp_path: Path) -> None:
 
 def test_a_changed_byte_of_the_newest_is_noticed(tmp_path: Path) -> None:
     chain = Chain(tmp_path, 2)
-    stored = chain.lake.get(chain.key(2))
-    assert stored is not None
+    stored = present(chain.lake.get(chain.key(2)))
 
     chain.lake.put(chain.key(2), stored.data.replace(b'"tokens": 3', b'"tokens": 4'))
 

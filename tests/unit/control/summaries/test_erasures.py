@@ -13,6 +13,7 @@ from deltaworks.control.records.erasure import GRANTED_STATES, ErasureRequest, E
 from deltaworks.control.summaries import erasures as summaries
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary, publish_request, publish_requests
 from deltaworks.errors import TransientError
+from deltaworks.testing import present
 
 RECEIVED = dt.datetime(2026, 11, 2, tzinfo=dt.UTC)
 
@@ -35,8 +36,7 @@ def create_request(objects: LocalObjects, name: str = "e1", *, days: int = 0) ->
 
 
 def rows(objects: LocalObjects) -> dict[str, ErasureRow]:
-    stored = objects.get(erasures_summary("players"))
-    assert stored is not None
+    stored = present(objects.get(erasures_summary("players")))
     return {row.request_id: row for row in ErasuresSummary.decode(stored.data, key="k").requests}
 
 
@@ -129,7 +129,6 @@ def test_beyond_the_limit_the_oldest_completed_requests_are_omitted(
         erasures.record_state(erasures.request(name), "certified", by="tests")
     publish_requests(objects, "players", [one.summary_row() for one in erasures.all_requests()])
 
-    stored = objects.get(erasures_summary("players"))
-    assert stored is not None
+    stored = present(objects.get(erasures_summary("players")))
     summary = ErasuresSummary.decode(stored.data, key="k")
     assert ([row.request_id for row in summary.requests], summary.omitted) == (["e3", "e2"], 1)

@@ -19,7 +19,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import declare_columns, declare_pipeline, declare_table, local_lake
+from deltaworks.testing import declare_columns, declare_pipeline, declare_table, local_lake, present, table_rows
 
 HISTORY, LATEST = "ticks", "latest_ticks"
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -93,14 +93,10 @@ class KeyedHarness:
         return number
 
     def history(self) -> DeltaTable:
-        opened = self.lake.open(paths.table("market", HISTORY))
-        assert opened is not None
-        return opened
+        return present(self.lake.open(paths.table("market", HISTORY)))
 
     def latest_table(self, name: str = LATEST) -> DeltaTable:
-        opened = self.lake.open(paths.table("market", name))
-        assert opened is not None
-        return opened
+        return present(self.lake.open(paths.table("market", name)))
 
     def latest(self, name: str = LATEST) -> list[dict[str, Any]]:
         """The keyed table's rows in key order."""
@@ -117,9 +113,8 @@ class KeyedHarness:
 
     def expected(self) -> list[dict[str, Any]]:
         """The slow oracle: a loop over the current history for the latest row of each key."""
-        rows = self.lake.rows(paths.table("market", HISTORY))
         chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in [] if rows is None else rows.to_pylist():
+        for row in table_rows(self.lake, "market", HISTORY):
             key = tuple(row[name] for name in self._keyed.by)
             if None in key or row.get("_deleted"):
                 continue

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.unit.engine.keyed.test_catchup_threads import keyed_stage
+from tests.unit.engine.keyed.test_latest_threads import keyed_stage
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from deltaworks.control import paths
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.keyed.keyed_catchup import CatchUpResult
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import present
 from tests.unit.engine.keyed.keyed_harness import HISTORY, START, KeyedHarness, declared, tick
 
 NOW = "prices_now"
@@ -45,8 +46,7 @@ class LatestHarness(KeyedHarness):
 
     def expected(self) -> list[dict[str, Any]]:
         """A loop over current bronze for the latest row of each key within the retention window."""
-        rows = self.lake.rows(paths.table("market", HISTORY))
-        assert rows is not None
+        rows = present(self.lake.rows(paths.table("market", HISTORY)))
         chosen: dict[Any, dict[str, Any]] = {}
         for row in rows.to_pylist():
             key = row["symbol"]

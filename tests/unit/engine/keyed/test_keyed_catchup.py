@@ -1,9 +1,10 @@
-"""A keyed table has the latest row of each key after any change of its history, crash or takeover."""
+"""A keyed table has the latest row of each key after any change or crash, and is in SQL, listings and maintenance."""
 
 from __future__ import annotations
 
 import datetime as dt
 import random
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,19 @@ from deltaworks.control import paths
 from deltaworks.engine.keyed import keyed_catchup, merge
 from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
-from deltaworks.errors import ContractError, FencedError
+from deltaworks.errors import ConfigError, ContractError, FencedError
+from deltaworks.maintenance.layout import optimized_tables, read_layout
+from deltaworks.maintenance.orphans import remove_orphans
+from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
+from deltaworks.maintenance.vacuum import _select_tables
+from deltaworks.recovery.repair.log_gap import check_pipeline
+from deltaworks.recovery.restore.dependents import reject_mutable
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.query import connect
 from deltaworks.tables.variant import delta_schema, encode_json
+from deltaworks.testing import catalog_of
 from tests.unit.engine.keyed.keyed_harness import HISTORY, LATEST, KeyedHarness, declared, tick
 
 
@@ -401,3 +411,58 @@ def test_more_rows_than_fit_in_memory_are_merged_in_parts(
     assert followed is not None
     assert (followed.mode, followed.merges > 1) == (how, True)
     assert harness.latest() == harness.expected()
+
+
+@pytest.fixture
+def deleting(tmp_path: Path) -> KeyedHarness:
+    made = KeyedHarness(tmp_path, declared(deleted_when={"op": "d"}))
+    made.append([tick("a", 1), tick("b", 1)])
+    made.append([tick("a", 2, op="d")])
+    made.follow()
+    return made
+
+
+@pytest.fixture
+def catalog(deleting: KeyedHarness) -> Catalog:
+    return catalog_of(deleting.root, deleting.spec, lake=deleting.lake.storage)
+
+
+def test_sql_shows_it_without_deleted_keys(catalog: Catalog) -> None:
+    connection, names = connect(catalog)
+
+    assert f"market.{LATEST}" in names
+    assert connection.sql(f"SELECT symbol FROM market.{LATEST}").fetchall() == [("b",)]
+
+
+def test_it_is_listed_with_its_health(deleting: KeyedHarness, catalog: Catalog) -> None:
+    (table,) = (table for table in all_tables(deleting.lake, catalog) if table.name == LATEST)
+
+    assert (table.kind, table.error) == ("keyed", "")
+    assert table.health is not None
+    assert table.health.rows == 2
+    assert len({table.key for table in declared_tables(catalog)}) == len(declared_tables(catalog))
+
+
+def test_maintenance_takes_its_write_turn(deleting: KeyedHarness, catalog: Catalog) -> None:
+    optimized = optimized_tables(deleting.spec)[LATEST]
+
+    assert optimized.needs_write_turn
+    assert read_layout(deleting.lake, "market", optimized).has_mutable_rows
+    assert LATEST in _select_tables(deleting.spec, None)
+    assert LATEST in {result.target for result in remove_orphans(catalog, "market", dry_run=True)}
+
+
+def test_it_is_not_restored_separately(deleting: KeyedHarness) -> None:
+    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow"):
+        reject_mutable(deleting.spec, LATEST)
+
+
+def test_a_damaged_one_is_rebuilt(deleting: KeyedHarness, catalog: Catalog) -> None:
+    folder = deleting.root / paths.table("market", LATEST)
+    next(folder.glob("*.parquet")).unlink()
+    (damage,) = check_pipeline(catalog, "market", table=LATEST)
+
+    assert "which rebuilds it from 'ticks'" in damage.repair
+    shutil.move(folder, folder.with_name("aside"))
+    deleting.follow()
+    assert deleting.latest() == deleting.expected()

@@ -1,11 +1,14 @@
-"""Live tables of kind `latest` during a stream: merged at their triggers in a thread, held for write turns, and known
-to maintenance.
-"""
+"""Keyed and latest-rows tables during a stream: merged in a thread, suspended, and held for write turns."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.write_turn import TurnRecord
+from deltaworks.engine.keyed import catchup_threads as keyed_tables
 from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables, _CatchUpThread
 from deltaworks.engine.keyed.keyed_catchup import CatchUpResult, KeyedTableCatchUp
 from deltaworks.errors import ConfigError, ContractError
@@ -24,10 +30,10 @@ from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
-from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import connect
-from deltaworks.testing import catalog_of
+from deltaworks.testing import catalog_of, table_rows
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Harness, declared
 from tests.unit.engine.keyed.keyed_harness import LATEST as KEYED
@@ -36,26 +42,30 @@ from tests.unit.engine.keyed.keyed_harness import declared as keyed_declared
 from tests.unit.engine.keyed.latest_harness import NOW, LatestHarness, priced
 from tests.waiting import eventually
 
-LIVE = "orders_now"
+LIVE, LATEST = "orders_now", "latest_orders"
 
 
-def live_stage(root: Path, trigger_seconds: float) -> Harness:
+def live_stage(root: Path, trigger_seconds: float = 5) -> Harness:
     mapping = declared()
     newest = {"name": LIVE, "reads": "orders", "kind": "latest", "key": ["level"], "keep": ["_batch_id"]}
     mapping["live"] = [{**newest, "expire_after_minutes": 60, "trigger_seconds": trigger_seconds}]
     return Harness(root, PipelineSpec.model_validate(mapping))
 
 
-def merged(harness: Harness) -> list[tuple[Any, Any]]:
+def keyed_stage(root: Path) -> Harness:
+    mapping = declared()
+    mapping["tables"][1]["keyed"] = {"by": ["level"], "newest_by": ["_batch_id"]}
+    return Harness(root, PipelineSpec.model_validate(mapping))
+
+
+def merged(harness: Harness, table: str = LIVE) -> list[tuple[Any, Any]]:
     """Key and position of each row."""
-    rows = harness.lake.rows(paths.table("shop", LIVE))
-    return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
+    return [(row["level"], row["_seq"]) for row in table_rows(harness.lake, "shop", table)]
 
 
 def symbols(harness: KeyedHarness, table: str) -> list[Any]:
     """The symbols in a table."""
-    rows = harness.lake.rows(paths.table("market", table), columns=["symbol"])
-    return [] if rows is None else rows.column("symbol").to_pylist()
+    return [row["symbol"] for row in table_rows(harness.lake, "market", table, "symbol")]
 
 
 def test_a_batch_is_merged_immediately_once_the_trigger_interval_has_passed(tmp_path: Path) -> None:
@@ -129,44 +139,6 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
     assert symbols(harness, KEYED) == ["a"]
 
 
-def test_a_live_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = live_stage(tmp_path, trigger_seconds=5)
-    processor = harness.processor()
-    harness.land(processor, 0)
-
-    def fails(self: KeyedTableCatchUp) -> None:
-        raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableCatchUp, "catch_up", fails)
-        processor.keyed.catch_up_all()
-    harness.land(processor, 1)
-
-    (held,) = processor.held
-    assert (held.table, held.reason) == (LIVE, "suspended")
-    assert harness.landed("orders") == harness.expected(0, 1), "no batch waits for it"
-
-
-def test_it_is_not_merged_during_a_write_turn(tmp_path: Path) -> None:
-    harness = live_stage(tmp_path, trigger_seconds=5)
-    processor = harness.processor()
-    harness.land(processor, 0)
-    processor.keyed.catch_up_all()
-    turn = asked_turn(LIVE)
-    harness.objects.put(paths.turn_request("shop", LIVE), turn.encode())
-    processor.serve_requests()
-    harness.land(processor, 1)
-
-    assert processor.keyed.catch_up_all() == []
-    assert merged(harness) == [(7, 0)]
-    harness.objects.delete(paths.turn_request("shop", LIVE))
-    processor.serve_requests()
-    processor.keyed.catch_up_all()
-    assert merged(harness) == [(7, 1)]
-
-
 @pytest.fixture
 def latest(tmp_path: Path) -> LatestHarness:
     harness = LatestHarness(tmp_path)
@@ -216,3 +188,157 @@ def test_only_its_own_tables_are_merged(latest: LatestHarness) -> None:
     assert tables.names == (NOW,)
     assert tables.trigger_seconds == {NOW: 5}
     assert tables.is_idle(NOW)
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    return keyed_stage(tmp_path)
+
+
+def ask(harness: Harness, record: TurnRecord) -> None:
+    harness.objects.put(paths.turn_request("shop", record.table), record.encode())
+
+
+def turn_state(harness: Harness, table: str = LATEST) -> str:
+    stored = harness.objects.get(paths.turn_request("shop", table))
+    record = TurnRecord.decode_or_none(stored.data) if stored else None
+    return record.state if record else ""
+
+
+def test_every_batch_wakes_the_thread_that_merges(harness: Harness) -> None:
+    processor = harness.processor()
+    processor.keyed.start()
+    harness.land(processor, 0)
+    eventually(lambda: merged(harness, LATEST) == [(7, 0)], "the first batch is merged")
+    harness.land(processor, 1)
+    eventually(lambda: merged(harness, LATEST) == [(7, 1)], "the second batch is merged")
+    harness.land(processor, 2)
+    processor.keyed.close(wait_seconds=None)
+
+    assert merged(harness, LATEST) == [(7, 2)]
+
+
+def test_a_batch_that_was_not_merged_is_merged_by_the_next_owner(harness: Harness) -> None:
+    harness.land(harness.processor(), 0)
+    assert merged(harness, LATEST) == []
+
+    harness.processor().keyed.catch_up_all()
+    assert merged(harness, LATEST) == [(7, 0)]
+
+
+@pytest.mark.parametrize("point", ["committed:orders", f"merging:{LATEST}", f"merged:{LATEST}"])
+def test_a_process_killed_between_history_and_keyed_table_loses_no_key(harness: Harness, point: str) -> None:
+    processor = harness.processor()
+    harness.land(processor, 0)
+    processor.keyed.catch_up_all()
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.unit.engine.keyed.killed_process", str(harness.root), point],
+        cwd=PROJECT_ROOT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT / "include")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert merged(harness, LATEST) == [(7, 1 if point.startswith("merged") else 0)]
+
+    harness.epoch = 2
+    successor = harness.processor()
+    successor.complete_prepared()
+    successor.keyed.catch_up_all()
+    assert merged(harness, LATEST) == [(7, 1)]
+    assert harness.landed("orders") == harness.expected(0, 1)
+
+
+@pytest.mark.parametrize(("stage", "table"), [(live_stage, LIVE), (keyed_stage, LATEST)])
+def test_a_table_that_cannot_be_merged_is_suspended_and_continues_once_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Callable[[Path], Harness], table: str
+) -> None:
+    harness = stage(tmp_path)
+    processor = harness.processor()
+    harness.land(processor, 0)
+
+    def fails(self: KeyedTableCatchUp) -> None:
+        raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyedTableCatchUp, "catch_up", fails)
+        processor.keyed.catch_up_all()
+    assert harness.land(processor, 1) is not None, "no batch waits for it"
+    (held,) = processor.held
+    assert (held.table, held.reason, held.condition) == (table, "suspended", "TABLE_SCHEMA_DIFFERS")
+    assert harness.landed("orders") == harness.expected(0, 1)
+    assert processor.keyed.catch_up_all() == []
+
+    PipelineHome(harness.objects, "shop").held.request_resume(table, by="ada")
+    processor.serve_requests()
+    processor.keyed.catch_up_all()
+    assert processor.held == []
+    assert merged(harness, table) == [(7, 1)]
+
+
+def test_a_retryable_failure_is_retried_immediately(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = harness.processor()
+    harness.land(processor, 0)
+    monkeypatch.setattr(keyed_tables, "RETRY_SECONDS", (0.0, 0.0))
+    original, failures = KeyedTableCatchUp.catch_up, [OSError("away"), OSError("away")]
+
+    def fails_twice(self: KeyedTableCatchUp) -> Any:
+        if failures:
+            raise failures.pop()
+        return original(self)
+
+    monkeypatch.setattr(KeyedTableCatchUp, "catch_up", fails_twice)
+    processor.keyed.catch_up_all()
+    processor.serve_requests()
+
+    assert processor.held == []
+    assert merged(harness, LATEST) == [(7, 0)]
+
+
+@pytest.mark.parametrize(("stage", "table"), [(live_stage, LIVE), (keyed_stage, LATEST)])
+def test_a_job_has_the_table_for_itself_while_it_has_the_turn(
+    tmp_path: Path, stage: Callable[[Path], Harness], table: str
+) -> None:
+    harness = stage(tmp_path)
+    processor = harness.processor()
+    harness.land(processor, 0)
+    processor.keyed.catch_up_all()
+    ask(harness, asked_turn(table))
+    harness.land(processor, 1)
+    assert turn_state(harness, table) == "granted"
+    assert processor.keyed.catch_up_all() == []
+    assert merged(harness, table) == [(7, 0)]
+
+    ask(harness, asked_turn(table).replace(state="released"))
+    processor.serve_requests()
+    processor.keyed.catch_up_all()
+    assert merged(harness, table) == [(7, 1)]
+
+
+def test_a_turn_is_granted_after_the_running_merge(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = harness.processor()
+    harness.land(processor, 0)
+    original, states = KeyedTableCatchUp.catch_up, []
+
+    def merging(self: KeyedTableCatchUp) -> Any:
+        ask(harness, asked_turn(LATEST))
+        processor.serve_requests()
+        states.append(turn_state(harness))
+        return original(self)
+
+    monkeypatch.setattr(KeyedTableCatchUp, "catch_up", merging)
+    processor.keyed.catch_up_all()
+    processor.serve_requests()
+
+    assert [*states, turn_state(harness)] == ["requested", "granted"]
+    assert merged(harness, LATEST) == [(7, 0)]
+
+
+def test_a_stream_without_keyed_tables_starts_no_thread(tmp_path: Path) -> None:
+    harness = Harness.at(tmp_path)
+    processor = harness.processor()
+    processor.keyed.start()
+    harness.land(processor, 0)
+
+    assert processor.keyed.catch_up_all() == []
+    assert not processor.keyed.is_running
+    processor.keyed.close(wait_seconds=None)

@@ -18,7 +18,7 @@ from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 from deltaworks.privacy.tokens.redactor import format_ip, parse_ip, truncate_ip
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, present
 from tests.shared_data import SHARED_DATA
 
 MAXMIND = SHARED_DATA / "maxmind"
@@ -40,9 +40,7 @@ def put(storage: StorageSpec, data: bytes, name: str = "geo/City.mmdb") -> str:
     """Put a database; its ETag."""
     objects = LocalObjects(Path(storage.prefix))
     objects.put(paths.database(name), data)
-    etag = objects.etag(paths.database(name))
-    assert etag is not None
-    return etag
+    return present(objects.etag(paths.database(name)))
 
 
 def fix(storage: StorageSpec, name: str = "geo/City.mmdb") -> PinnedDatabases:
@@ -60,8 +58,7 @@ def test_every_network_of_every_database_gives_its_record(storage: StorageSpec) 
         reader = fix(storage, f"{name}.mmdb").open_lookup(f"{name}.mmdb")
         for item in json.loads((MAXMIND / "source-data" / f"{name}.json").read_text()):
             for network, record in item.items():
-                address = parse_ip(str(ipaddress.ip_network(network, strict=False)[0]))
-                assert address is not None
+                address = present(parse_ip(str(ipaddress.ip_network(network, strict=False)[0])))
                 networks += 1
                 same += reader.lookup(format_ip(address)) == record
 

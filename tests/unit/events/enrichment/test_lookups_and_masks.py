@@ -23,7 +23,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import declare_columns, declare_pipeline, local_storage
+from deltaworks.testing import declare_columns, declare_pipeline, local_storage, present
 from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 
@@ -252,9 +252,7 @@ def databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PinnedDatabase
         pytest.skip(f"no databases at {CITY.parent}; name their folder in DELTAWORKS_SHARED_DATA")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     LocalObjects(tmp_path / "lake").put(paths.database("City.mmdb"), CITY.read_bytes())
-    fixed = pin_databases(spec_of(enrich=[GEO]), local_storage(tmp_path / "lake"))
-    assert fixed is not None
-    return fixed
+    return present(pin_databases(spec_of(enrich=[GEO]), local_storage(tmp_path / "lake")))
 
 
 def test_a_pipeline_without_lookups_and_masks_loads_no_library() -> None:

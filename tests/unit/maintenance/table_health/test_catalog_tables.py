@@ -12,8 +12,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.maintenance.table_health import catalog_tables as known_tables
 from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable, all_tables, declared_tables, with_health
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import append_rows
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -22,9 +22,7 @@ def known(lake: Lake, count: int) -> list[DeclaredTable]:
     made = user_metadata(pipeline="shop", batch=1, operation="ingest")
     tables = [DeclaredTable("shop", f"t{index}", "bronze", f"tables/shop/t{index}") for index in range(count)]
     for index, table in enumerate(tables):
-        opened = lake.ensure(table.key, SCHEMA, user_metadata=made)
-        rows = pa.table({"value": list(range(index))}, schema=SCHEMA)
-        lake.append(opened, table.key, rows, step=Step("shop/1", 1), user_metadata=made)
+        append_rows(lake, table.key, [{"value": value} for value in range(index)], schema=SCHEMA, user_metadata=made)
     return tables
 
 

@@ -1,4 +1,4 @@
-"""Reports and snapshots cover every table, also damaged ones."""
+"""Reports, snapshots, summaries and trend charts cover every table, also damaged ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import tables_summary
+from deltaworks.control.summaries.base import read_summary
+from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.maintenance.table_health import report as table_report
+from deltaworks.maintenance.table_health import summary as summaries
 from deltaworks.maintenance.table_health.report import TableReport, report_table, report_tables
-from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_tables, trends
+from deltaworks.maintenance.table_health.snapshots import (
+    read_snapshots,
+    small_file_share,
+    snapshot_tables,
+    trends,
+    worst_tables,
+    write_trend_chart,
+)
+from deltaworks.maintenance.table_health.summary import write_tables_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present, write_files
 from tests.unit.maintenance.table_data import append, make
 from tests.unit.maintenance.table_health.health_harness import NOW, declared_shop, made_shop
 
@@ -82,9 +98,7 @@ def test_an_unreadable_table_is_reported_with_its_error(catalog: Catalog, lake: 
 
 def test_an_unreadable_ledger_is_reported_and_tables_are_still_scored(catalog: Catalog, lake: Lake) -> None:
     key = paths.pipeline_control("shop", "zorder_ledger")
-    log = Path(lake.storage.prefix, key, "_delta_log")
-    log.mkdir(parents=True)
-    (log / f"{0:020d}.json").write_text("{")
+    write_files(Path(lake.storage.prefix, key), {f"_delta_log/{0:020d}.json": "{"})
 
     orders = of(report_tables(catalog, now=NOW), "orders")
 
@@ -148,8 +162,7 @@ def test_snapshots_have_a_row_per_table_and_run(catalog: Catalog, lake: Lake) ->
 
 def test_old_operations_are_carried_over_until_the_table_is_recreated(catalog: Catalog, lake: Lake) -> None:
     key = paths.table("shop", "orders")
-    table = lake.open(key)
-    assert table is not None
+    table = present(lake.open(key))
     table.optimize.compact()
     snapshot_tables(catalog, now=NOW)
     for _ in range(10):
@@ -183,3 +196,157 @@ def test_a_trend_is_the_growth_a_day_between_the_first_and_the_last_snapshot(cat
     assert orders.bytes_per_day is not None
     assert orders.bytes_per_day > 0
     assert found["items"].files_per_day == 0.0
+
+
+@pytest.fixture
+def filled_catalog(tmp_path: Path) -> Catalog:
+    filled_catalog = declared_shop(tmp_path)
+    made_shop(filled_catalog)
+    return filled_catalog
+
+
+def snapshot(filled_catalog: Catalog, at: dt.datetime = NOW) -> None:
+    snapshot_tables(
+        filled_catalog,
+        pipeline="shop",
+        now=at,
+        report=lambda reports, taken_at: write_tables_summary(filled_catalog, "shop", reports, taken_at=taken_at),
+    )
+
+
+def objects_of(filled_catalog: Catalog) -> LocalObjects:
+    return LocalObjects(Path(filled_catalog.environment.lake.prefix))
+
+
+def tables(filled_catalog: Catalog) -> dict[str, TableSummary]:
+    summary, _ = read_summary(TablesSummary, objects_of(filled_catalog), tables_summary("shop"))
+    assert summary is not None
+    return {table.name: table for table in summary.tables}
+
+
+def test_a_summary_has_scores_and_the_next_plan(filled_catalog: Catalog) -> None:
+    snapshot(filled_catalog)
+
+    orders, items = tables(filled_catalog)["orders"], tables(filled_catalog)["items"]
+    assert "none_yet" not in tables(filled_catalog)
+    assert (orders.files, orders.small_files, orders.small_share) == (18, 18, 1.0)
+    assert orders.score is not None
+    assert orders.score == round(100 - sum(cost.cost for cost in orders.costs))
+    assert {cost.name for cost in orders.costs if cost.cost} == {"small_files"}
+    assert sum(orders.size_histogram) == 18
+    assert orders.next_plan is not None
+    assert (orders.next_plan.partitions, orders.next_plan.files_saved, orders.next_plan.deferred) == (3, 15, 0)
+    assert "3 partitions to rewrite" in orders.next_plan.reason
+    assert items.next_plan is not None
+    assert (items.next_plan.partitions, items.next_plan.reason) == (0, "nothing to do: 2 partitions of one file")
+
+
+def test_partitions_beyond_the_budget_are_deferred(filled_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = summaries.plan_night
+    monkeypatch.setattr(summaries, "plan_night", lambda choices, budget_seconds: plan(choices, budget_seconds=0.0))
+
+    snapshot(filled_catalog)
+
+    tonight = tables(filled_catalog)["orders"].next_plan
+    assert tonight is not None
+    assert (tonight.partitions, tonight.deferred) == (0, 3)
+
+
+def test_nights_are_restored_from_snapshots(filled_catalog: Catalog) -> None:
+    for day in range(3):
+        snapshot(filled_catalog, NOW + dt.timedelta(days=day))
+    before = tables(filled_catalog)["orders"].nights
+    assert [point.date for point in before] == ["2026-06-01", "2026-06-02", "2026-06-03"]
+    objects_of(filled_catalog).put(tables_summary("shop"), b"{torn")
+
+    snapshot(filled_catalog, NOW + dt.timedelta(days=2, hours=1))
+
+    assert tables(filled_catalog)["orders"].nights == before
+
+
+def test_holds_are_listed_by_table(filled_catalog: Catalog) -> None:
+    PipelineHome.open(filled_catalog.environment.lake, "shop").readers.pin(
+        "orders", reader="training", version=1, hours=5
+    )
+
+    snapshot(filled_catalog)
+
+    (hold,) = tables(filled_catalog)["orders"].holds
+    assert "training" in hold.by
+    assert hold.since
+    assert tables(filled_catalog)["items"].holds == ()
+
+
+def test_a_damaged_table_keeps_its_nights(filled_catalog: Catalog) -> None:
+    snapshot(filled_catalog)
+    log = Path(filled_catalog.environment.lake.prefix, "tables/shop/orders/_delta_log", f"{0:020d}.json")
+    log.write_text("{")
+
+    snapshot(filled_catalog, NOW + dt.timedelta(days=1))
+
+    orders = tables(filled_catalog)["orders"]
+    assert orders.error
+    assert orders.score is None
+    assert [point.date for point in orders.nights] == ["2026-06-01"]
+
+
+def test_a_failed_summary_does_not_fail_the_snapshot(filled_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(summaries, "write_summary", refuse)
+
+    snapshot(filled_catalog)
+
+    assert objects_of(filled_catalog).get(tables_summary("shop")) is None
+
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def drawn_snapshot(table: str, day: int, score: int | None, **found: Any) -> dict[str, Any]:
+    known = {"files": 10, "small_files": 4, "bytes": 5 << 20}
+    at = NOON + dt.timedelta(days=day)
+    return {"owner": "shop", "table_name": table, "taken_at": at, "score": score, **known, **found}
+
+
+def test_the_worst_tables_have_the_lowest_newest_score() -> None:
+    rows = [
+        drawn_snapshot("a", 0, 10),
+        drawn_snapshot("b", 0, 90),
+        drawn_snapshot("c", 0, 95),
+        drawn_snapshot("d", 0, None),
+    ]
+    rows += [
+        drawn_snapshot("a", 1, 80),
+        drawn_snapshot("b", 1, 30),
+        drawn_snapshot("c", 1, None),
+        drawn_snapshot("d", 1, None),
+    ]
+
+    found = worst_tables(rows, 3)
+
+    assert list(found) == ["shop.b", "shop.a", "shop.c"]
+    assert [row["score"] for row in found["shop.c"]] == [95, None]
+
+
+def test_small_file_share_needs_files() -> None:
+    assert small_file_share(drawn_snapshot("a", 0, 1)) == 0.4
+    assert small_file_share(drawn_snapshot("a", 0, 1, files=0, small_files=0)) is None
+    assert small_file_share(drawn_snapshot("a", 0, 1, files=None, small_files=None)) is None
+
+
+def test_a_page_of_no_tables_says_so(tmp_path: Path) -> None:
+    assert "0 tables." in write_trend_chart(tmp_path / "none.html", {}).read_text()
+
+
+def test_more_tables_than_colours_are_in_charts_of_their_own(tmp_path: Path) -> None:
+    by_table = {f"shop.t{number}": [drawn_snapshot(f"t{number}", day, 50) for day in range(3)] for number in range(11)}
+
+    page = write_trend_chart(tmp_path / "many.html", by_table).read_text()
+
+    assert page.count("<svg") == 4 * 2
+    assert "Score, tables 1 to 8" in page
+    assert "Score, tables 9 to 11" in page
+    assert page.count("</i>shop.t10</li>") == 4
+    assert "2026-01-02 12:00: shop.t10  50" in page

@@ -21,6 +21,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import write_files
 from tests.unit.privacy.erasure.people_lake import SHOP, PeopleLake
 
 REQUEST = "e20260301-0123456789"
@@ -62,9 +63,7 @@ class LandedPeople(PeopleLake):
         if self.landing is not None:
             self.landing.put(key, body=data)
             return
-        path = self.root / "landing" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_files(self.root, {f"landing/{key}": data})
 
     def content(self, key: str) -> bytes:
         if self.landing is None:

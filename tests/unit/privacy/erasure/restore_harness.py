@@ -32,7 +32,7 @@ from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.testing import catalog_of, declare_table, local_storage
+from deltaworks.testing import catalog_of, declare_table, local_storage, present
 from tests.unit.recovery.restore.source_harness import SourceHarness, land_and_announce, parsed_rows
 
 ANN, BOB = "ann", "bob"
@@ -176,17 +176,13 @@ class RestoreHarness(SourceHarness):
     # The ways back.
 
     def restore(self, table: str, repair: Any = "none") -> None:
-        opened = self.lake.open(paths.table("shop", table))
-        assert opened is not None
-        before = opened.version() - 1
+        before = present(self.lake.open(paths.table("shop", table))).version() - 1
         request = TableRestoreRequest(point=RestorePoint(version=before), max_rows=1_000, repair=repair)
         TableRestore(self.catalog(), "shop", table).run(request)
 
     def recover_files(self, table: str) -> None:
         """A file of the newest version is deleted by hand."""
-        opened = self.lake.open(paths.table("shop", table))
-        assert opened is not None
-        Path(opened.file_uris()[0].removeprefix("file://")).unlink()
+        Path(present(self.lake.open(paths.table("shop", table))).file_uris()[0].removeprefix("file://")).unlink()
         repair_files(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)
 
     def recover_table(self, table: str) -> None:
@@ -196,9 +192,7 @@ class RestoreHarness(SourceHarness):
 
     def recover_log(self, table: str) -> None:
         """The commit of the purge is lost, with a batch behind it."""
-        opened = self.lake.open(paths.table("shop", table))
-        assert opened is not None
-        purge = opened.version()
+        purge = present(self.lake.open(paths.table("shop", table))).version()
         self.land_object(self.processor(), max(BATCHES) + 1)
         (self.folder(table) / "_delta_log" / f"{purge:020}.json").unlink()
         repair_log(self.catalog(), "shop", table, dry_run=False, max_rows=1_000)

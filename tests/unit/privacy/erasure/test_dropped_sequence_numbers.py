@@ -27,7 +27,7 @@ from tests.records import record_of
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.privacy.erasure.landed_people import LandedPeople
 from tests.unit.privacy.erasure.people_lake import add_rows
-from tests.unit.privacy.erasure.test_erasure_run import ask
+from tests.unit.privacy.erasure.test_operation import ask
 
 PROCESS = "0123456789abcdef" * 2
 EVENTS = """\

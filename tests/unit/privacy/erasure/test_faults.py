@@ -23,8 +23,9 @@ from deltaworks.privacy.erasure.reapply import ErasureReapplier
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
+from deltaworks.testing import present
 from tests.unit.privacy.erasure.people_lake import DAY, QUARANTINE, PeopleLake
-from tests.unit.privacy.erasure.test_erasure_run import ask, request_of
+from tests.unit.privacy.erasure.test_operation import ask, request_of
 
 
 class Killed(BaseException):
@@ -101,8 +102,7 @@ def test_recording_the_state_before_the_step_would_leave_rows(
         lake.advance()
     monkeypatch.undo()
     lake.advance()
-    quarantined = lake.namespace.lake.rows(paths.table("shop", "quarantine"), columns=["raw"])
-    assert quarantined is not None
+    quarantined = present(lake.namespace.lake.rows(paths.table("shop", "quarantine"), columns=["raw"]))
     assert quarantined.num_rows == 1, "a state before its deed would have been harmless"
 
 
@@ -157,9 +157,7 @@ def test_a_restore_does_not_restore_erased_rows(lake: PeopleLake) -> None:
     restored(lake, 1)
     assert lake.amounts() == [2, 3]
     assert ErasureReapplier(lake.catalog, "shop").find_reappeared_rows(["orders"]) == []
-    record = PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)
-    assert record is not None
-    assert record.reapply_erasures
+    assert present(PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)).reapply_erasures
 
 
 def test_without_reapply_a_restore_restores_erased_rows_and_the_check_reports_them(

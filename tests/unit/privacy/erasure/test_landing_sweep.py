@@ -1,4 +1,4 @@
-"""Landing sweeps rewrite each object exactly once, with a kill at any point."""
+"""Landing sweeps rewrite each object exactly once, with a kill at any point, before an erasure's certificate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 
+from deltaworks.alerts.raising import open_subjects
+from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.control.records.reprocess import ReplacedObject, Replacements, WrittenObject
-from deltaworks.privacy.erasure import landing_sweep
+from deltaworks.operations.base import OperationContext
+from deltaworks.operations.privacy import EraseOptions, erase
+from deltaworks.operations.registry import get_operation
+from deltaworks.privacy.erasure import erasure_run, landing_sweep
+from deltaworks.privacy.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.sources.objects.payloads import ReplacementTags
+from deltaworks.specs.project import load_catalog
+from deltaworks.testing import present
 from tests.unit.privacy.erasure.landed_people import LandedPeople, order
+from tests.unit.privacy.erasure.test_operation import ask
 from tests.unit.sources.conftest import aws_endpoint, landing
 from tests.unit.sources.objects.relay.relay_harness import relay_of, running
 from tests.waiting import eventually
@@ -254,9 +263,93 @@ def test_replacements_are_followed_to_their_ends_and_back(tmp_path: Path) -> Non
     Replacements(objects).create_plan([replaced("2k", "3")], namespace="viewers", by="tests")
     other.refresh()
     assert other.successors("b", "k", "1") == ["3", "2k", "2"]
-    original = other.original("b", "k", "3")
-    assert original is not None
-    assert original.etag == "1"
+    assert present(other.original("b", "k", "3")).etag == "1"
     assert other.original("b", "k", "1") is None
     assert other.unfinished("players") == []
     assert [plan.number for plan in other.unfinished("viewers")] == [2]
+
+
+@pytest.fixture
+def people_of_landing(tmp_path: Path) -> LandedPeople:
+    people_of_landing = LandedPeople(tmp_path)
+    people_of_landing.orders(("ann", "phone", None, 1), ("bob", "laptop", None, 2))
+    people_of_landing.put("one.json", order("ann", 1) + order("bob", 2) + b"{broken")
+    people_of_landing.put("two.json.gz", gzip.compress(order("bob", 3)))
+    return people_of_landing
+
+
+def certificate_of(people_of_landing: LandedPeople, request_id: str) -> Certificate:
+    certificate = Certificates(
+        people_of_landing.namespace.objects, "players", people_of_landing.namespace.vault.objects
+    ).read(request_id)
+    assert certificate is not None
+    return certificate
+
+
+def test_the_certificate_has_the_scanned_and_rewritten_objects(people_of_landing: LandedPeople) -> None:
+    request = ask(people_of_landing, "player", "ann")
+    (purged,) = people_of_landing.advance()
+    assert purged.state == "purged"
+    assert b'"ann"' not in people_of_landing.content("one.json")
+    # Somebody else's files come late, and hold her still.
+    people_of_landing.put("late.json", order("bob", 5) + order("ann", 4))
+    people_of_landing.pass_time(days=8)
+    (certified,) = people_of_landing.advance()
+    assert (certified.state, certified.waiting_for) == ("certified", "")
+    assert b'"ann"' not in people_of_landing.content("late.json")
+    landing = certificate_of(people_of_landing, request.request_id).landing
+    assert landing is not None
+    assert (landing.objects, landing.rewritten, landing.events, landing.unreadable_events) == (3, 2, 2, 1)
+
+
+def test_an_unreadable_object_blocks_and_is_named_by_hash(people_of_landing: LandedPeople) -> None:
+    ask(people_of_landing, "player", "ann")
+    people_of_landing.put("of-ann.json.gz", gzip.compress(order("ann", 9))[:-8])
+    (purged,) = people_of_landing.advance()
+    assert purged.state == "purged"
+    people_of_landing.pass_time(days=8)
+    (blocked,) = people_of_landing.advance()
+    assert blocked.state == "vacuumed"
+    assert "landed objects that cannot be rewritten: landing sha256:" in blocked.waiting_for
+    assert "of-ann" not in blocked.waiting_for
+    assert open_subjects(people_of_landing.namespace.objects, erasure_run.BLOCKED)
+    (people_of_landing.root / "landing" / "of-ann.json.gz").unlink()
+    (certified,) = people_of_landing.advance()
+    assert certified.state == "certified"
+
+
+def test_without_a_second_sweep_late_objects_would_be_certified(
+    people_of_landing: LandedPeople, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The protection off."""
+    ask(people_of_landing, "player", "ann")
+    people_of_landing.advance()
+    people_of_landing.put("late.json", order("ann", 4))
+    people_of_landing.pass_time(days=8)
+    monkeypatch.setattr(LandingSweep, "run", lambda sweep: LandingReport())
+    (certified,) = people_of_landing.advance()
+    assert certified.state == "certified"
+    assert b'"ann"' in people_of_landing.content("late.json")
+
+
+def test_expiring_objects_are_not_rewritten(people_of_landing: LandedPeople) -> None:
+    declared = people_of_landing.root / "project" / "include" / "pipelines" / "shop" / "pipeline.yaml"
+    declared.write_text(declared.read_text().replace("tables:\n", "  erase: {landing: expire}\ntables:\n", 1))
+    people_of_landing.catalog = load_catalog("local", root=people_of_landing.root / "project")
+    request = ask(people_of_landing, "player", "ann")
+    people_of_landing.advance()
+    people_of_landing.pass_time(days=8)
+    people_of_landing.advance()
+    assert b'"ann"' in people_of_landing.content("one.json")
+    landing = certificate_of(people_of_landing, request.request_id).landing
+    assert landing is not None
+    assert landing.objects == 0
+
+
+def test_a_dry_run_reports_objects_and_bytes(people_of_landing: LandedPeople) -> None:
+    ask(people_of_landing, "player", "ann")
+    context = OperationContext(operation=get_operation("erase"), catalog=people_of_landing.catalog, subject="players")
+    report = erase(context, EraseOptions(dry_run=True))
+    shown = "\n".join(map(str, report.parts))
+    assert "Landed objects with events to erase: 1 of 2" in shown
+    assert b'"ann"' in people_of_landing.content("one.json")

@@ -34,8 +34,9 @@ from deltaworks.privacy.tokens.redactor import RedactionResult, Redactor
 from deltaworks.privacy.vault.job import run_ingest
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.privacy.erasure.people_lake import SHOP, PeopleLake, add_rows
-from tests.unit.privacy.erasure.test_erasure_run import ask, request_of
+from tests.unit.privacy.erasure.test_operation import ask, request_of
 
 STRANGER = "stranger@example.org"
 NOW_MS = 1_795_132_800_000
@@ -387,9 +388,7 @@ def test_what_was_confirmed_is_not_widened_by_later_events(tmp_path: Path) -> No
 
     assert result.state == "purged"
     assert lake.namespace.vault.keys.get(keys) == {victim: keys[victim]}
-    confirmed = request_of(lake, request).step("confirmed")
-    assert confirmed is not None
-    assert confirmed.by == "second"
+    assert present(request_of(lake, request).step("confirmed")).by == "second"
 
 
 def test_a_description_counts_subjects_and_names_some(lake: PeopleLake) -> None:

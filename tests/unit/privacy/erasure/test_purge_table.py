@@ -24,7 +24,7 @@ from deltaworks.tables import rewrite
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import state_at
-from deltaworks.testing import local_lake
+from deltaworks.testing import local_lake, present
 
 KEY = paths.table("shop", "orders")
 STEP = erasure_step("shop", "orders", 1)
@@ -69,8 +69,7 @@ class Table:
         self.lake.ensure(KEY, SCHEMA, user_metadata=made, partition_by=["event_date"])
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        opened = self.lake.open(KEY)
-        assert opened is not None
+        opened = present(self.lake.open(KEY))
         root = arrow_path(self.lake.storage, KEY)
         parts = split_by_partition(pa.Table.from_pylist(rows, SCHEMA), ["event_date"])
         files = [write_file(self.lake.filesystem, root, part, partition=values) for values, part in parts]
@@ -79,9 +78,7 @@ class Table:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        read = self.lake.rows(KEY)
-        assert read is not None
-        return sorted(read.to_pylist(), key=lambda line: line["id"])
+        return sorted(present(self.lake.rows(KEY)).to_pylist(), key=lambda line: line["id"])
 
     def purger(self, **requests: list[str]) -> TablePurger:
         searches = {name: TokenSearch(map(token, people)) for name, people in requests.items()}
@@ -153,8 +150,7 @@ def test_the_log_of_a_purge_contains_no_token(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
     table.purger(r1=["ann"]).purge(STEP)
     version = state_at(table.lake, table.objects, KEY).version
-    stored = table.objects.get(f"{KEY}/_delta_log/{version:020d}.json")
-    assert stored is not None
+    stored = present(table.objects.get(f"{KEY}/_delta_log/{version:020d}.json"))
     assert token("ann").encode() not in stored.data
     assert b'"operation":"DELETE"' in stored.data
 

@@ -26,6 +26,7 @@ from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import pipeline_spec
+from tests.crashes import Crash, crash_at
 from tests.unit.recovery.replay_harness import ReplayHarness
 
 ANN, BOB = "ann", "bob"
@@ -171,19 +172,11 @@ def test_an_operation_reads_the_suppression_list_once(stage: PeopleStage, monkey
     assert reads == ["players"]
 
 
-class Died(Exception):
-    """Stands for a kill."""
-
-
 def test_an_interrupted_replay_with_matching_rows_blocks_the_window(
     stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
-    def die(point: str) -> None:
-        if point == "prepared":
-            raise Died
-
-    with pytest.raises(Died):
-        stage.replay(fault=die)
+    with pytest.raises(Crash):
+        stage.replay(fault=crash_at("prepared"))
     stage.ask()
     if not protected:
         monkeypatch.setattr(purge_window, "_unfinished_replays", lambda *_: iter(()))

@@ -38,6 +38,7 @@ from deltaworks.privacy.keys.stored_keys import (
     unreadable_day_key,
 )
 from deltaworks.specs.privacy import KeyringSpec, KmsSpec
+from deltaworks.testing import present
 
 PLAYERS = key_context("players", SEAL_PURPOSE)
 
@@ -194,8 +195,7 @@ def test_concurrent_creators_of_a_stored_key_get_the_same_key(tmp_path: Path) ->
 
     assert len(keys) == 1
     assert keys != {namespace_token_key(LocalKeyring(tmp_path / "keys"), lake, "contacts")}
-    stored = lake.get(paths.token_key_path("players"))
-    assert stored is not None
+    stored = present(lake.get(paths.token_key_path("players")))
     assert keys.pop() not in stored.data
 
 

@@ -1,17 +1,39 @@
-"""The redactor compared with a slow reference implementation, and its recorded identities."""
+"""The redactor, its tokens, truncated addresses and suppression list, compared with a slow reference implementation."""
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
+import hmac
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.privacy.tokens.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
-from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor
-from deltaworks.privacy.tokens.suppression import Suppression
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ContractError
+from deltaworks.privacy import paths
+from deltaworks.privacy.tokens.envelope_encryption import (
+    RANDOM_TOKEN_PREFIX,
+    TOKEN_LENGTH,
+    Identity,
+    derive_day_key,
+    is_token,
+    normalize,
+    suppression_digest,
+    token,
+)
+from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor, truncate_ip
+from deltaworks.privacy.tokens.suppression import (
+    NO_SUPPRESSION,
+    Suppression,
+    SuppressionRecord,
+    merge_records,
+    read_suppression,
+)
 from deltaworks.specs.privacy import PrivacySpec
 from tests.unit.privacy.tokens.reference_redactor import redact_slowly as slowly
 
@@ -175,3 +197,189 @@ def test_6to4_and_mapped_addresses_are_truncated() -> None:
         "203.0.113.0",
     ]
     assert not any(is_token(str(strip({"d": address})[1]["d"])) for address in written)
+
+
+@given(st.binary(min_size=3, max_size=3), st.binary(min_size=32, max_size=32))
+def test_a_token_is_the_keyed_digest_of_kind_and_value_each_with_its_length(value: bytes, key: bytes) -> None:
+    text = value.hex()
+    message = b"\x00\x00\x00\x06player\x00\x00\x00\x06" + text.encode()
+    digest = hmac.new(key, message, hashlib.sha256).digest()[:16]
+
+    assert token(key, kind="player", value=text) == "p1_" + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+@given(st.text(max_size=50), st.text(alphabet="abcdef_", min_size=1, max_size=9))
+@example("\ud800", "player")
+def test_a_token_is_29_characters_and_is_recognised(value: str, kind: str) -> None:
+    made = token(KEY, kind=kind, value=value)
+
+    assert len(made) == TOKEN_LENGTH
+    assert is_token(made)
+    assert made == token(KEY, kind=kind, value=value)
+
+
+def test_other_keys_kinds_and_days_have_other_tokens() -> None:
+    tokens = {
+        token(KEY, kind="player", value="p-7"),
+        token(KEY, kind="device", value="p-7"),
+        token(bytes(32), kind="player", value="p-7"),
+        token(derive_day_key(KEY, "2026-11-23"), kind="player", value="p-7"),
+        token(derive_day_key(KEY, "2026-11-24"), kind="player", value="p-7"),
+        token(KEY, kind="playe", value="rp-7"),
+    }
+
+    assert len(tokens) == 6
+
+
+def test_notations_of_an_email_give_one_token() -> None:
+    written = {"Ada@Example.org", " ada@example.org ", "ada@example.org", "\uff21da@example.org"}
+
+    assert {normalize("email", text) for text in written} == {"ada@example.org"}
+    assert len({token(KEY, kind="player", value=text) for text in written}) == 4
+
+
+def test_notations_of_a_phone_number_give_one_token() -> None:
+    written = {"+49 (30) 901820", "0049-30-901820", "+4930901820"}
+
+    assert {normalize("phone", text) for text in written} == {"+4930901820"}
+
+
+def test_only_texts_with_the_form_of_a_token_are_tokens() -> None:
+    made = token(KEY, kind="player", value="p-7")
+
+    assert is_token(RANDOM_TOKEN_PREFIX + made[3:])
+    assert not is_token(made.upper())
+    assert not is_token(made + "a")
+    assert not is_token(made[:-1] + "1")
+    assert not is_token("")
+
+
+def test_a_suppression_list_reveals_no_token_without_the_key() -> None:
+    made = token(KEY, kind="player", value="p-7")
+
+    assert suppression_digest(KEY, made) != suppression_digest(bytes(32), made)
+    assert len(suppression_digest(KEY, made)) == 32
+    assert made[3:] not in suppression_digest(KEY, made)
+
+
+@pytest.mark.parametrize(
+    ("address", "cut"),
+    [
+        ("203.0.113.77", "203.0.113.0"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::"),
+        ("::ffff:203.0.113.77", "203.0.113.0"),
+        ("2002:cb00:714d::1", "2002:cb00:7100::"),
+        ("[2001:db8::1]", "2001:db8::"),
+        (" 203.0.113.77 ", "203.0.113.0"),
+        ("203.0.113.77, 198.51.100.9", "203.0.113.0"),
+        ("fe80::1%eth0", "fe80::"),
+        ("203.0.113.77:51234", "203.0.113.0"),
+        ("203.0.113.77:51234, 198.51.100.9:80", "203.0.113.0"),
+        ("[2001:db8::1]:443", "2001:db8::"),
+        ("[fe80::1%25eth0]:443", "fe80::"),
+        ("[fe80::1%eth0]:443", "fe80::"),
+        ("[::ffff:203.0.113.77]:443", "203.0.113.0"),
+        ("unknown, 203.0.113.77", None),
+        ("203.0.113.77/24", None),
+        ("unknown", None),
+        ("", None),
+    ],
+)
+def test_an_address_keeps_only_its_network(address: str, cut: str | None) -> None:
+    assert truncate_ip(address) == cut
+
+
+ZERO_KEY = bytes(32)
+ADA = token(ZERO_KEY, kind="player", value="ada")
+BOB = token(ZERO_KEY, kind="player", value="bob")
+MAY_US = 1_777_593_600_000_000  # 2026-05-01
+
+
+def record(number: int, *tokens: str, until: str | None = None, after: str = "drop") -> SuppressionRecord:
+    digests = tuple(suppression_digest(ZERO_KEY, item) for item in tokens)
+    return SuppressionRecord(
+        namespace="players",
+        number=number,
+        request_id=f"r{number}",
+        created_at="2026-04-01T00:00:00+00:00",
+        digests=digests,
+        until=until,
+        after=after,
+    )
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def put(lake: LocalObjects, *records: SuppressionRecord) -> None:
+    for item in records:
+        assert lake.put_if_absent(paths.suppression_record_key("players", item.number), item.encode())
+
+
+def test_a_namespace_without_records_suppresses_no_subject(lake: LocalObjects) -> None:
+    assert read_suppression(lake, "players") == NO_SUPPRESSION
+    assert not NO_SUPPRESSION.matches(ZERO_KEY, [ADA], at_us=0)
+
+
+def test_the_list_has_every_record_and_the_highest_number(lake: LocalObjects) -> None:
+    put(lake, record(1, ADA), record(2, BOB))
+
+    suppression = read_suppression(lake, "players")
+
+    assert suppression.number == 2
+    assert suppression.matches(ZERO_KEY, [ADA], at_us=MAY_US)
+    assert suppression.matches(ZERO_KEY, ["p1_none", BOB], at_us=MAY_US)
+    assert not suppression.matches(ZERO_KEY, [token(ZERO_KEY, kind="player", value="eve")], at_us=MAY_US)
+    assert not suppression.matches(bytes(31) + b"1", [ADA], at_us=MAY_US)
+
+
+def test_an_unchanged_list_is_not_read_again(lake: LocalObjects) -> None:
+    put(lake, record(1, ADA))
+    first = read_suppression(lake, "players")
+
+    assert read_suppression(lake, "players", since=first) is first
+    put(lake, record(2, BOB))
+    assert read_suppression(lake, "players", since=first).number == 2
+
+
+@pytest.mark.parametrize(("after", "suppressed"), [("drop", True), ("accept", False)])
+def test_later_events_are_accepted_only_with_a_new_consent(after: str, suppressed: bool) -> None:
+    suppression = merge_records([record(1, ADA, until="2026-04-30T12:00:00+00:00", after=after)])
+
+    assert suppression.matches(ZERO_KEY, [ADA], at_us=MAY_US - 86_400_000_000)
+    assert suppression.matches(ZERO_KEY, [ADA], at_us=MAY_US) is suppressed
+
+
+def test_the_later_end_of_two_entries_wins() -> None:
+    short = record(1, ADA, until="2026-04-01T00:00:00+00:00", after="accept")
+
+    assert merge_records([short, record(2, ADA)]).matches(ZERO_KEY, [ADA], at_us=MAY_US)
+    assert merge_records([record(1, ADA), short]).matches(ZERO_KEY, [ADA], at_us=MAY_US)
+    assert not merge_records([short]).matches(ZERO_KEY, [ADA], at_us=MAY_US)
+
+
+def test_a_record_round_trips() -> None:
+    written = record(3, ADA, until="2026-04-30T12:00:00+00:00", after="accept")
+
+    assert SuppressionRecord.decode(written.encode(), key="k") == written
+    assert ADA.encode() not in written.encode()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":2}', b'{"format":1,"digests":[]}'])
+def test_an_incomplete_list_is_refused(lake: LocalObjects, data: bytes) -> None:
+    put(lake, record(1, ADA))
+    lake.put(paths.suppression_record_key("players", 2), data)
+
+    with pytest.raises(ContractError) as refused:
+        read_suppression(lake, "players")
+
+    assert refused.value.condition == "SUPPRESSION_UNREADABLE"
+
+
+def test_a_record_under_another_number_is_refused(lake: LocalObjects) -> None:
+    lake.put(paths.suppression_record_key("players", 2), record(1, ADA).encode())
+
+    with pytest.raises(ContractError):
+        read_suppression(lake, "players")

@@ -27,6 +27,7 @@ from deltaworks.privacy.vault.job import maintain, run_ingest
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.privacy.vault.tables import CellAddress, VaultTables, open_cell
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.testing import present
 from tests.unit.privacy.vault.vault_harness import (
     AT_MS,
     DAY_MS,
@@ -178,8 +179,7 @@ def test_a_file_that_cannot_be_opened_stays_and_stops_no_other(
     environment: EnvironmentSpec, objects: LocalObjects, seal: Seal
 ) -> None:
     key = seal("1-2", [email_of("ada")])
-    stored = objects.get(key)
-    assert stored is not None
+    stored = present(objects.get(key))
     objects.put(key, stored.data[:-1])
     objects.put(paths.sealed_files_path("edge/9-9.dws"), b"no sealed file")
     seal("3-4", [email_of("bob")])
@@ -188,8 +188,7 @@ def test_a_file_that_cannot_be_opened_stays_and_stops_no_other(
 
     assert (result.files, result.remaining, len(result.damaged)) == (1, 2, 2)
     assert values_of(environment, "ada", "bob") == {("bob", "email"): "bob@example.org"}
-    beat = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
-    assert beat is not None
+    beat = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
     assert all(name.endswith("SEALED_UNREADABLE") for name in beat.unreadable)
     assert beat.caught_up_at, "what cannot be opened is no backlog"
 
@@ -255,13 +254,11 @@ def test_a_key_service_that_is_down_leaves_all_where_it_is_and_is_on_record(
         with pytest.raises(TransientError, match="KEY_SERVICE_UNREACHABLE"):
             run_ingest(environment, NAMESPACE, dry_run=False)
 
-    beat = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
-    assert beat is not None
+    beat = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
     assert beat.failure_condition == "KEY_SERVICE_UNREACHABLE"
     assert len(sealed_keys(objects)) == 1
     run_ingest(environment, NAMESPACE, dry_run=False)
-    after = read_vault_heartbeat(open_objects(environment.lake), NAMESPACE)
-    assert after is not None
+    after = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
     assert (after.failure_condition, sealed_keys(objects)) == ("", [])
 
 

@@ -1,9 +1,10 @@
-"""What did not fit is forgotten after its days, open or landed, and nothing younger with it."""
+"""Quarantined rows expire after their days and nothing younger with them; the recomputed summary matches the table."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,23 +14,29 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.locks.exclusive import maintenance_lock
-from deltaworks.control.objects import open_objects
+from deltaworks.control.objects import LocalObjects, open_objects
+from deltaworks.control.paths import quarantine_summary
+from deltaworks.control.summaries.base import read_summary
+from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.errors import ConcurrencyError
-from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
+from deltaworks.events.archive import ARCHIVE_PARTITION, archive_rows
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit
+from deltaworks.recovery.quarantine import summary as module
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
+from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.sources.objects.file_event_log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
-from deltaworks.testing import pipeline_spec
+from deltaworks.testing import append_rows, pipeline_spec, present
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders
 
@@ -89,8 +96,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
     stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion_limits, "UNLIMITED_ROWS", 0)
-    table = stage.lake.open(paths.table("shop", "quarantine"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "quarantine")))
     rows = stage.rows("quarantine")
     for day in range(1, 5):
         later = pa.Table.from_pylist(
@@ -114,8 +120,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
 def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: ReplayHarness) -> None:
     expire(stage, after=31 * DAY)
 
-    table = stage.lake.open(paths.table("shop", "quarantine"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "quarantine")))
     (newest, *_) = commit_history(stage.lake, paths.table("shop", "quarantine"), newest=table.version(), limit=1)
     assert newest.metadata["operation"] == "expire_quarantine"
     assert newest.metadata["before"] == (ARRIVED + DAY).date().isoformat()
@@ -137,21 +142,18 @@ def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
     stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
-    table = stage.lake.ensure(key, MESSAGE_QUARANTINE_SCHEMA, user_metadata="{}")
     rows = [
         {"message_id": str(at), "body": "b", "reason": "r", "received_at": ARRIVED - age * DAY, "batch": 1}
         for at, age in enumerate(ages)
     ]
-    messages = pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)
-    stage.lake.append(table, key, messages, step=Step("landing/message_quarantine", 1), user_metadata="{}")
+    append_rows(stage.lake, key, rows, schema=MESSAGE_QUARANTINE_SCHEMA)
     relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), message_retention_days=days)
     catalog = Catalog(stage.environment, {"landing": relay}, {"shop": spec()}, stage.landing)
 
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
     done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
 
-    left = stage.lake.rows(key)
-    assert left is not None
+    left = present(stage.lake.rows(key))
     assert sorted(left.column("message_id").to_pylist()) == [str(at) for at, age in enumerate(ages) if age <= days]
     assert counted.rows == done.rows == len(ages) - left.num_rows
 
@@ -165,18 +167,16 @@ def test_archived_payloads_go_by_whole_dates(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
     stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
-    table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
     for batch, age in enumerate(ages):
         columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
         rows = archive_rows(columns, BatchMetadata(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
-        stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
+        append_rows(stage.lake, key, rows, number=batch, partition_by=ARCHIVE_PARTITION)
     catalog = stage.catalog(pipeline_spec(orders("int"), source=KAFKA, archive={"retain_days": days}))
 
     counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
     done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
 
-    left = stage.lake.rows(key)
-    assert left is not None
+    left = present(stage.lake.rows(key))
     assert sorted(left.column("_seq").to_pylist()) == [batch for batch, age in enumerate(ages) if age <= days]
     assert (done.table, counted.rows, done.rows) == ("archive", len(ages) - left.num_rows, counted.rows)
 
@@ -208,3 +208,77 @@ def test_rows_of_a_table_go_by_the_date_of_their_event_once_they_are_as_old_as_i
     assert (done.rows, done.open_rows) == (3, 0)
     assert sorted(row["level_int"] for row in stage.rows("orders")) == times[3:]
     assert run(with_retention(30), dry_run=False)[1].rows == 0
+
+
+def counted_spec(level: str = "int") -> PipelineSpec:
+    return pipeline_spec(orders(level))
+
+
+@pytest.fixture
+def counted_stage(tmp_path: Path) -> ReplayHarness:
+    counted_stage = ReplayHarness(tmp_path)
+    lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
+    lines.append({"name": "<b>shop</b>", "time": 1_700_000_000})
+    counted_stage.ingest(counted_spec(), *(json.dumps(line).encode() for line in lines))
+    return counted_stage
+
+
+def recount(counted_stage: ReplayHarness) -> QuarantineSummary:
+    recount_quarantine(counted_stage.environment.lake, "shop")
+    summary, _ = read_summary(
+        QuarantineSummary, LocalObjects(Path(counted_stage.environment.lake.prefix)), quarantine_summary("shop")
+    )
+    assert summary is not None
+    return summary
+
+
+def by_event(summary: QuarantineSummary) -> Counter[str]:
+    counted = Counter[str]()
+    for row in summary.open_rows:
+        counted[f"{row.reason} {row.event}"] += row.rows
+    return counted
+
+
+def test_open_rows_are_counted_by_reason_and_event_and_a_replay_closes_them(counted_stage: ReplayHarness) -> None:
+    assert by_event(recount(counted_stage)) == {"type_mismatch order": 3, "unknown_event <b>shop</b>": 1}
+
+    replay_quarantine(counted_stage.catalog(counted_spec("string")), "shop", QuarantineFilter(), dry_run=False)
+
+    assert sum(by_event(recount(counted_stage)).values()) < 4
+    assert by_event(recount(counted_stage))["unknown_event <b>shop</b>"] == 1
+
+
+def test_the_stream_adds_to_a_recount_what_it_has_not_counted(counted_stage: ReplayHarness) -> None:
+    counted = recount(counted_stage)
+    writer = QuarantineCounter(
+        LocalObjects(Path(counted_stage.environment.lake.prefix)), "shop", generation=counted.generation, spec="s"
+    )
+    for batch in (counted.through_batch, counted.through_batch + 1):
+        writer.add(batch, [("malformed", "", 10)], at=utc_now())
+
+    writer.write(force=True)
+
+    summary, _ = read_summary(
+        QuarantineSummary, LocalObjects(Path(counted_stage.environment.lake.prefix)), quarantine_summary("shop")
+    )
+    assert summary is not None
+    assert by_event(summary)["malformed "] == 10
+
+
+def test_a_recount_without_any_row_does_not_forget_through_which_batch_it_was_counted(
+    counted_stage: ReplayHarness,
+) -> None:
+    objects, key = LocalObjects(Path(counted_stage.environment.lake.prefix)), quarantine_summary("shop")
+    objects.put(key, QuarantineSummary(pipeline="shop", at="", generation=1, through_batch=900).encode())
+
+    assert recount(counted_stage).through_batch == 900
+
+
+def test_a_recount_that_fails_fails_nobody(counted_stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    before = recount(counted_stage)
+    monkeypatch.setattr(module, "Quarantine", refuse)
+
+    assert recount(counted_stage) == before, "what was counted last stands"

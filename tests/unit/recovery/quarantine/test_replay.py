@@ -37,7 +37,8 @@ from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.variant import encode_json
-from deltaworks.testing import declare_table
+from deltaworks.testing import declare_table, present
+from tests.crashes import Crash, crash_at
 from tests.examples import examples
 from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
 
@@ -154,10 +155,6 @@ def test_a_dry_run_counts_and_writes_nothing(stage: ReplayHarness, make_spec: Ma
     assert sorted(path for path in stage.landing.parent.rglob("*") if path.is_file()) == before
 
 
-class Died(Exception):
-    """Stands for a kill."""
-
-
 @pytest.mark.parametrize("point", POINTS)
 def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothing(
     stage: ReplayHarness, make_spec: MakeSpec, point: str
@@ -165,12 +162,8 @@ def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothin
     stage.ingest(spec_with(make_spec), event("one") + event("two") + event([1]))
     mended = spec_with(make_spec, "string")
 
-    def die(reached: str) -> None:
-        if reached == point:
-            raise Died
-
-    with pytest.raises(Died):
-        replay(stage, mended, slice_rows=2, fault=die)
+    with pytest.raises(Crash):
+        replay(stage, mended, slice_rows=2, fault=crash_at(point))
     result = replay(stage, mended, slice_rows=2)
 
     assert result.resumed_replays == (point not in ("files_written", "committed:quarantine_replays"))
@@ -205,15 +198,11 @@ def test_what_another_prepared_and_left_half_done_is_completed_as_it_was_prepare
     stage.ingest(spec_with(make_spec), event("a") + event("b") + event("c"))
     mended, died = spec_with(make_spec, "string"), []
 
-    def die(reached: str) -> None:
-        if reached == "committed:events":
-            raise Died
-
     def meanwhile(reached: str) -> None:
         if reached == "files_written" and not died:
             died.append(True)
-            with pytest.raises(Died):
-                replay(stage, mended, limit=1, fault=die)
+            with pytest.raises(Crash):
+                replay(stage, mended, limit=1, fault=crash_at("committed:events"))
 
     replay(stage, mended, fault=meanwhile)
 
@@ -259,8 +248,7 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: ReplayHa
     mended = spec_with(make_spec, "string")
     replay(stage, mended)
     for name in ("events", "orders"):  # as a reprocess with the old spec leaves it
-        table = stage.lake.open(paths.table("shop", name))
-        assert table is not None
+        table = present(stage.lake.open(paths.table("shop", name)))
         table.delete("_seq = 1")
 
     for _ in range(2):
@@ -280,17 +268,12 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(
     stage.ingest(spec_with(make_spec), event("one"))
     mended, objects = spec_with(make_spec, "string"), open_objects(stage.environment.lake)
 
-    def die(reached: str) -> None:
-        if reached == "committed:events":
-            raise Died
-
-    with pytest.raises(Died):
-        replay(stage, mended, fault=die)
+    with pytest.raises(Crash):
+        replay(stage, mended, fault=crash_at("committed:events"))
     torn = uncommitted_files(stage.lake, PipelineHome(objects, "shop"))
     replay(stage, mended)
 
-    committed = stage.lake.open(paths.table("shop", "orders"))
-    assert committed is not None
+    committed = present(stage.lake.open(paths.table("shop", "orders")))
     assert [f"{paths.table('shop', 'orders')}/{path}" for path in torn["orders"].paths] == [
         uri.partition("/lake/")[2] for uri in committed.file_uris()
     ]
@@ -303,12 +286,8 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: ReplayHarne
     assert not stage.record(), "without replays there is nothing to complete"
     stage.ingest(spec_with(make_spec), event("one"))
 
-    def die(reached: str) -> None:
-        if reached == "committed:events":
-            raise Died
-
-    with pytest.raises(Died):
-        replay(stage, mended, fault=die)
+    with pytest.raises(Crash):
+        replay(stage, mended, fault=crash_at("committed:events"))
     complete_prepared_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
 
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
@@ -544,8 +523,7 @@ def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_i
     stage.ingest(written_by_spark("int"), event("one"))
     assert replay(stage, written_by_spark("string"), dry_run=True).landed == 1
     assert replay(stage, written_by_spark("string")).landed == 1
-    orders = stage.lake.open(paths.table("shop", "orders"))
-    assert orders is not None
+    orders = present(stage.lake.open(paths.table("shop", "orders")))
     orders.alter.add_constraint({"early": "_seq < 1000"})
     stage.ingest(written_by_spark("int"), event("two"))
 
@@ -566,13 +544,11 @@ def test_a_prepared_replay_of_a_later_release_is_refused(stage: ReplayHarness, m
 def test_gold_is_told_by_the_dates_that_changed(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event(1) + event("one", time=1_600_000_000))
     key = paths.table("shop", "orders")
-    before = stage.lake.open(key)
-    assert before is not None
+    before = present(stage.lake.open(key))
 
     replay(stage, spec_with(make_spec, "string"))
 
-    after = stage.lake.open(key)
-    assert after is not None
+    after = present(stage.lake.open(key))
     changes = changed_partitions(stage.lake, key, after_version=before.version(), up_to_version=after.version())
     assert changes.partition_values("event_date") == {"2020-09-13"}
 
@@ -640,13 +616,9 @@ def test_after_a_replay_every_event_is_once_in_its_tables_or_open_once(
     stage = ReplayHarness(tmp_path_factory.mktemp("lake"))
     stage.ingest(wrong, *bodies)
 
-    def die(reached: str) -> None:
-        if reached == point:
-            raise Died
-
     try:
-        replay(stage, mended, slice_rows=slice_rows, fault=die)
-    except Died:
+        replay(stage, mended, slice_rows=slice_rows, fault=crash_at(point))
+    except Crash:
         replay(stage, mended, slice_rows=slice_rows)
 
     at_first, now = _landing(wrong, bodies), _landing(mended, bodies)

@@ -1,9 +1,12 @@
-"""After each restore a quarantined row is open exactly if no table has it, and health counts none that was given up."""
+"""A quarantined row is open exactly if no table has it, after each restore and after a start over."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from deltaworks.control.health.throughput import (
     describe_quarantine_excess,
     read_with_replays,
 )
+from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.quarantine.summary import recount_quarantine
@@ -24,7 +28,10 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import pipeline_spec, present
+from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, declared
+from tests.unit.recovery.replay_harness import ReplayHarness, orders
 from tests.unit.recovery.restore.source_harness import SourceHarness
 
 Place = tuple[int, int]
@@ -132,11 +139,87 @@ def test_health_does_not_count_events_that_have_left_quarantine_by_other_ways(st
     writer = ThroughputWriter(stage.objects, paths.throughput(paths.pipeline_control("shop")))
     writer.add(utc_now(), EventTotals(events=1_000, quarantined=1_000))
     writer.write(utc_now())
-    quarantine = stage.lake.open(paths.table("shop", "quarantine"))
-    assert quarantine is not None
+    quarantine = present(stage.lake.open(paths.table("shop", "quarantine")))
     quarantine.delete()  # as a reprocess or an expiry does
     recount_quarantine(stage.storage, "shop")
 
     recent = read_with_replays(stage.objects, "shop", limits, utc_now())
 
     assert describe_quarantine_excess(recent, limits, utc_now()) == ""
+
+
+def spec(level: str) -> PipelineSpec:
+    """`int` is the mistake that `string` mends."""
+    return pipeline_spec({"name": "events", "catch_all": True}, orders(level), stream={"lease_ttl_seconds": 3})
+
+
+BROKEN, MENDED = spec("int"), spec("string")
+TWO = Counter([(1, 0), (1, 1)])
+
+
+def replay_mended(mended_stage: ReplayHarness, **options: Any) -> int:
+    return replay_quarantine(mended_stage.catalog(MENDED), "shop", QuarantineFilter(), dry_run=False, **options).landed
+
+
+def over(mended_stage: ReplayHarness) -> None:
+    start_over(mended_stage.catalog(BROKEN), "shop", dry_run=False, max_rows=100)
+
+
+def places_open(mended_stage: ReplayHarness) -> Counter[tuple[int, int]]:
+    keys = Quarantine(mended_stage.lake, "shop").keys(QuarantineFilter()).to_pylist()
+    return Counter((row["_seq"], row["_position"]) for row in keys)
+
+
+@pytest.fixture
+def mended_stage(tmp_path: Path) -> ReplayHarness:
+    """Two orders that are in quarantine, since their level is no number."""
+    mended_stage = ReplayHarness(tmp_path)
+    body = "".join(json.dumps({"name": "order", "time": 1_700_000_000, "level": level}) for level in "ab")
+    mended_stage.ingest(BROKEN, body.encode())
+    assert places_open(mended_stage) == TWO
+    return mended_stage
+
+
+def test_rows_that_had_been_replayed_are_open_in_the_new_generation_and_land_once(mended_stage: ReplayHarness) -> None:
+    assert replay_mended(mended_stage) == 2
+
+    over(mended_stage)
+    assert (mended_stage.places("orders"), places_open(mended_stage)) == (Counter(), Counter())
+    mended_stage.read_from_the_start(BROKEN, generation=2)
+
+    assert places_open(mended_stage) == TWO
+    assert replay_mended(mended_stage) == 2
+    assert mended_stage.places("orders") == mended_stage.places("events") == TWO
+    assert replay_mended(mended_stage) == 0
+
+
+def test_a_replay_that_was_left_half_done_is_completed_in_what_is_given_up(mended_stage: ReplayHarness) -> None:
+    with pytest.raises(Crash):
+        replay_mended(mended_stage, fault=crash_at("committed:events"))
+
+    over(mended_stage)
+    mended_stage.read_from_the_start(MENDED, generation=2)
+
+    assert mended_stage.places("orders") == mended_stage.places("events") == TWO
+    assert replay_mended(mended_stage) == 0
+
+
+@pytest.mark.parametrize("point", ["files_written", "prepared", "committed:events"])
+def test_a_replay_that_sleeps_through_it_adds_nothing_when_it_wakes_up(
+    mended_stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    held = contextlib.nullcontext
+    monkeypatch.setattr(quarantine_replay, "exclusive_reread", lambda *arguments, **options: held())
+    monkeypatch.setattr("deltaworks.recovery.start_over.exclusive_reread", lambda *arguments, **options: held())
+    slept = []
+
+    def sleep(reached: str) -> None:
+        if reached == point and not slept:
+            slept.append(reached)
+            over(mended_stage)
+
+    replay_mended(mended_stage, fault=sleep)
+    mended_stage.read_from_the_start(MENDED, generation=2)
+
+    assert slept
+    assert mended_stage.places("orders") == mended_stage.places("events") == TWO

@@ -22,6 +22,7 @@ from deltaworks.recovery.repair import lost_files
 from deltaworks.recovery.restore import lost_commits
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
+from deltaworks.testing import present
 from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to/recover.md").read_text()
@@ -116,8 +117,7 @@ def delete_file(stage: SourceHarness) -> None:
 
 
 def compact_and_delete_file(stage: SourceHarness) -> None:
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.optimize.compact()
     delete_file(stage)
 
@@ -132,8 +132,7 @@ def delete_last_commit(stage: SourceHarness) -> None:
 
 
 def delete_commit_of_optimize(stage: SourceHarness) -> None:
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.optimize.compact()
     at = table.version()
     stage.land_object(stage.processor(), 5)
@@ -198,8 +197,7 @@ def test_what_was_damaged_is_mended_by_the_commands_of_the_page(stage: SourceHar
 
 def test_a_mistake_in_one_table_is_undone_by_the_commands_of_the_page(stage: SourceHarness) -> None:
     before = stage.contents()
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.delete("_seq >= 2")
 
     printed = run(stage, "A mistake in one table", BATCH="4")
@@ -240,8 +238,7 @@ def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(
 def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     stage: SourceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = stage.lake.open(ORDERS)
-    assert table is not None
+    table = present(stage.lake.open(ORDERS))
     table.optimize.compact()
     stage.land_object(stage.processor(), 5)
     names = state_at(stage.lake, stage.objects, ORDERS).files

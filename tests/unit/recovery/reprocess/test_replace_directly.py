@@ -21,7 +21,7 @@ from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, present
 
 KEY = "shop/orders"
 SCHEMA = pa.schema(
@@ -48,8 +48,7 @@ class Stage:
 
     def append(self, *rows: Row) -> None:
         self.batches += 1
-        table = self.lake.open(KEY)
-        assert table is not None
+        table = present(self.lake.open(KEY))
         step = Step("shop/orders", self.batches)
         self.lake.append(table, KEY, pa.Table.from_pylist(list(rows), schema=SCHEMA), step=step, user_metadata="{}")
 
@@ -75,14 +74,10 @@ class Stage:
         )
 
     def rows(self) -> Counter[tuple[Any, ...]]:
-        found = self.lake.rows(KEY)
-        assert found is not None
-        return counted(found.to_pylist())
+        return counted(present(self.lake.rows(KEY)).to_pylist())
 
     def version(self) -> int:
-        table = self.lake.open(KEY)
-        assert table is not None
-        return int(table.version())
+        return int(present(self.lake.open(KEY)).version())
 
     def strays(self) -> set[str]:
         """Data files that the table does not have and no commit has ever named."""
@@ -136,8 +131,7 @@ def test_a_replacement_says_which_dates_it_touched_and_reads_no_file_beside_them
 
     assert done is not None
     assert (done.outcome, done.dates) == ("committed", ("2026-01-01", "2026-01-02"))
-    table = stage.lake.open(KEY)
-    assert table is not None
+    table = present(stage.lake.open(KEY))
     assert len(set(table.file_uris()) & {str(path) for path in before}) == 3, "three of five files stay as they are"
 
 
@@ -233,7 +227,5 @@ def test_a_commit_whose_reply_was_lost_keeps_its_files(
         with pytest.raises(TransientError, match="lost"):
             stage.replace(SeqRanges(((1, 1),)), row(1, 0, 0, "A"))
     else:
-        done = stage.replace(SeqRanges(((1, 1),)), row(1, 0, 0, "A"))
-        assert done is not None
-        assert done.outcome == "already_committed"
+        assert present(stage.replace(SeqRanges(((1, 1),)), row(1, 0, 0, "A"))).outcome == "already_committed"
     assert (puts, stage.rows(), stage.strays()) == ([True], expected, set())

@@ -25,6 +25,7 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.testing import present, write_files
 from tests.unit.engine.batch_records import prepared_batch
 from tests.unit.engine.hold_harness import TABLES, Harness
 
@@ -41,9 +42,7 @@ def events(seq: int) -> list[dict[str, Any]]:
 def land_and_announce(root: Path, lake: Lake, seq: int, landed: Iterable[Mapping[str, Any]]) -> bytes:
     """Puts events into an object, which is the only one of file event `seq`; returns its content."""
     body = "\n".join(json.dumps(event) for event in landed).encode()
-    landing = root / "landing"
-    landing.mkdir(exist_ok=True)
-    (landing / f"f{seq}.json").write_bytes(body)
+    write_files(root, {f"landing/f{seq}.json": body})
     tag = hashlib.md5(body).hexdigest()
     event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
     FileEventLogWriter(lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
@@ -107,7 +106,6 @@ class SourceHarness(Harness):
         """Every row of every table, whole, with how often it is there."""
         found = {}
         for name in ALL:
-            rows = self.lake.rows(paths.table("shop", name))
-            assert rows is not None
+            rows = present(self.lake.rows(paths.table("shop", name)))
             found[name] = Counter(tuple(str(row[column]) for column in sorted(row)) for row in rows.to_pylist())
         return found

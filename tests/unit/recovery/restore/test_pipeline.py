@@ -1,4 +1,4 @@
-"""All tables of a pipeline go back to one batch, and its source is read on from there in a new generation."""
+"""All tables of a pipeline go back to one batch without losing a row, and its source is read on in a new generation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
 from deltaworks.recovery.restore.restore_points import RestorePoint
+from deltaworks.recovery.restore.rollback_strategy import choose_strategy
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.sources.delta.source import check_not_rolled_back
+from deltaworks.sources.record_source import RecordRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import TABLES, Harness, declared
 
@@ -96,8 +99,7 @@ def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(sta
     # The same batch under its former step, as a stream lands it whose generation is set back.
     tables = TableSet(stage.lake, stage.spec)
     tables.open()
-    batch = PipelineHome(stage.objects, "shop").prepared.read(1, 2)
-    assert batch is not None
+    batch = present(PipelineHome(stage.objects, "shop").prepared.read(1, 2))
     share = next(each for each in batch.tables if each.table == "orders")
     outcome = FanOutWriter(tables.handles).commit(batch, share, owner=owner_step("shop", stage.epoch + 9))
 
@@ -135,9 +137,7 @@ def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Harness) -
 
 
 def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage: Harness) -> None:
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
-    garbage = table.version()
+    garbage = present(stage.lake.open(paths.table("shop", "orders"))).version()
     back(stage, 1)
     land_again(stage, 2)
 
@@ -157,8 +157,7 @@ def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage
 def test_one_table_goes_back_within_the_new_generation(stage: Harness) -> None:
     back(stage, 1)
     land_again(stage, 2, 3)
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     table.delete("_seq >= 0")
 
     asked = TableRestoreRequest(point=RestorePoint(batch=4), max_rows=100)
@@ -181,11 +180,9 @@ def test_a_second_rollback_goes_behind_the_first(stage: Harness) -> None:
 
 
 def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Harness) -> None:
-    table = stage.lake.open(paths.table("shop", "logins"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "logins")))
     table.optimize.compact()
-    table = stage.lake.open(paths.table("shop", "logins"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "logins")))
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     before = versions(stage)
 
@@ -269,8 +266,7 @@ def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
 
 
 def test_columns_a_bad_deploy_brought_go_too(stage: Harness) -> None:
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     from deltalake import Field
     from deltalake.schema import PrimitiveType
 
@@ -278,11 +274,51 @@ def test_columns_a_bad_deploy_brought_go_too(stage: Harness) -> None:
 
     back(stage, 3)
 
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     assert "garbage" in {field.name for field in table.schema().fields}
     back(stage, 2)
-    table = stage.lake.open(paths.table("shop", "orders"))
-    assert table is not None
+    table = present(stage.lake.open(paths.table("shop", "orders")))
     assert "garbage" not in {field.name for field in table.schema().fields}
     assert stage.landed("orders") == Counter({key: 1 for key in stage.expected(0, 1, 2)})
+
+
+OLD = RecordRange(stream="shop", partition="0", number=0, first=0, last=9, batch_id=1)
+NEW = RecordRange(stream="shop", partition="0", number=0, first=10, last=19, batch_id=5)
+REMOVED = {"orders": ("a.parquet",)}
+
+
+@pytest.mark.parametrize(
+    ("missing", "since", "before", "kind"),
+    [
+        ({}, [], [], "restore"),
+        ({"orders": ()}, [], [OLD], "restore"),
+        (REMOVED, [], [], "start_over"),
+        (REMOVED, [], [OLD], "none"),
+        ({}, [NEW], [OLD], "none"),
+        (REMOVED, [NEW], [OLD], "none"),
+    ],
+)
+def test_the_first_way_is_taken_that_loses_nothing(
+    missing: dict[str, tuple[str, ...]], since: list[RecordRange], before: list[RecordRange], kind: str
+) -> None:
+    way = choose_strategy(missing_files=missing, expired_after=since, expired_before=before)
+
+    assert way.kind == kind
+    assert bool(way.reasons) == (kind != "restore")
+    if kind == "restore":
+        way.require_restore("shop", 1)
+        return
+    with pytest.raises(ContractError, match="would lose rows") as refused:
+        way.require_restore("shop", 1)
+    assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
+    assert ("start-over" in refused.value.hint) == (kind == "start_over")
+
+
+def test_the_reasons_name_what_is_gone() -> None:
+    way = choose_strategy(missing_files=REMOVED, expired_after=[NEW], expired_before=[OLD])
+
+    assert way.describe("shop") == (
+        "nothing brings all rows back; 1 files of orders are missing, most likely removed by VACUUM; "
+        "the source does not have all that landed since: shop/0/10-19; "
+        "the source does not have all that landed before: shop/0/0-9"
+    )

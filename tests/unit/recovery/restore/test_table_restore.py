@@ -1,10 +1,11 @@
-"""One table goes back to before a mistake, and every row that landed since is there once."""
+"""One table goes back to before a mistake, also on S3, and every row that landed since is there once."""
 
 from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,26 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import table_files_lock
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.locks.write_turn import write_turn
+from deltaworks.control.objects import S3Objects
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
+from deltaworks.recovery.repair.log_gap import check_pipeline, repair_log
+from deltaworks.recovery.repair.lost_files import repair_files
 from deltaworks.recovery.restore import table_restore
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import read_commits, state_at
 from deltaworks.tables.steps import batch_step
+from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
+from tests.moto_server import running_moto
 from tests.unit.engine.hold_harness import TABLES, Harness
+from tests.unit.recovery.restore.source_harness import SourceHarness
 from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_struct
 
 ORDERS = paths.table("shop", "orders")
@@ -44,9 +52,7 @@ def stage(tmp_path: Path) -> Harness:
 
 
 def opened(stage: Harness, name: str = "orders") -> DeltaTable:
-    table = stage.lake.open(paths.table("shop", name))
-    assert table is not None
-    return table
+    return present(stage.lake.open(paths.table("shop", name)))
 
 
 def request(point: RestorePoint | None = None, **options: Any) -> TableRestoreRequest:
@@ -336,3 +342,61 @@ def test_files_that_are_being_deleted_are_not_put_back(stage: Harness, monkeypat
 
     assert refused.value.condition == "TABLE_FILES_HELD"
     assert (opened(stage).version(), PipelineHome(stage.objects, "shop").rollbacks.newest()) == (before, 0)
+
+
+@dataclass
+class S3Harness(SourceHarness):
+    """The lake lies in a bucket, the landing folder on disk."""
+
+    endpoint: str = ""
+
+    @property
+    def storage(self) -> StorageSpec:
+        return StorageSpec(
+            root="s3://lake/below",
+            endpoint=self.endpoint,
+            path_style=True,
+            access_key="env:TEST_ACCESS_KEY",
+            secret_key="env:TEST_SECRET_KEY",
+        )
+
+
+@pytest.fixture
+def stage_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Harness]:
+    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    made = S3Harness.at(tmp_path)
+    assert isinstance(made, S3Harness)
+    with running_moto() as made.endpoint:
+        S3Objects(made.storage)._client.create_bucket(Bucket="lake")
+        yield made
+
+
+@pytest.mark.integration
+def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage_on_s3: S3Harness) -> None:
+    processor = stage_on_s3.land_all(0, 1, 2)
+    table = present(stage_on_s3.lake.open(ORDERS))
+    table.create_checkpoint()
+    stage_on_s3.land_object(processor, 3)
+    before = stage_on_s3.contents()
+    table = present(stage_on_s3.lake.open(ORDERS))
+    table.delete("_seq <= 2")
+
+    request = TableRestoreRequest(point=RestorePoint(batch=3), max_rows=100)
+    done = TableRestore(stage_on_s3.catalog(), "shop", "orders").run(request)
+
+    assert stage_on_s3.contents() == before
+    assert done.version == table.version() + 1
+
+    stage_on_s3.objects.delete(f"{ORDERS}/_delta_log/{table.version():020d}.json")
+    assert [each.kind for each in check_pipeline(stage_on_s3.catalog(), "shop")] == ["log_gap"]
+    mended = repair_log(stage_on_s3.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    assert mended.filled == (table.version(),)
+    assert stage_on_s3.contents() == before
+
+    name = next(iter(state_at(stage_on_s3.lake, stage_on_s3.objects, ORDERS).files))[0]
+    stage_on_s3.objects.delete(f"{ORDERS}/{name}")
+    assert [each.kind for each in check_pipeline(stage_on_s3.catalog(), "shop")] == ["files_absent"]
+    repair_files(stage_on_s3.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    assert stage_on_s3.contents() == before
+    assert check_pipeline(stage_on_s3.catalog(), "shop") == []

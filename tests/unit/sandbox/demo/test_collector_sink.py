@@ -1,8 +1,9 @@
-"""Generated events posted over HTTP to a collector that listens, as `deltaworks generate --post` does."""
+"""Sinks of generated events: posted to a collector, and put into a stream that is split and merged meanwhile."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -10,7 +11,10 @@ import pytest
 
 from generator.games import generate_games
 from generator.settings import GamesSettings
+from sandbox.demo.collector_delivery import ReshardingSink
 from sandbox.demo.collector_sink import BusyError, CollectorSink, collector_sink, events_of
+from sandbox.servers.landing import landing_client
+from tests.kinesis_server import running_kinesis
 from tests.unit.collector.http_harness import KEY, MemoryWriter, app_of, collector_spec, listening
 
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
@@ -76,3 +80,31 @@ def readable(text: Any) -> Any:
         return json.loads(text)
     except (ValueError, TypeError):
         return None
+
+
+STREAM = "reshard"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with running_kinesis() as address:
+        yield address
+
+
+def test_a_stream_is_split_after_a_third_and_merged_after_two_thirds(endpoint: str) -> None:
+    kinesis = landing_client("kinesis", endpoint=endpoint, access_key="testing", secret_key="testing")
+    kinesis.create_stream(StreamName=STREAM, ShardCount=1)
+    open_shards: list[int] = []
+    used: set[str] = set()
+
+    def deliver(key: str, body: bytes) -> None:
+        open_shards.append(len(sink.open_shards()))
+        used.add(kinesis.put_record(StreamName=STREAM, Data=body, PartitionKey=key)["ShardId"])
+
+    sink = ReshardingSink(deliver, kinesis, STREAM, objects=30)
+    for number in range(36):
+        sink(f"k{number}", b"{}")
+
+    assert open_shards == [1] * 10 + [2] * 10 + [1] * 16
+    assert len(used) == 4
+    assert len(kinesis.list_shards(StreamName=STREAM)["Shards"]) == 4

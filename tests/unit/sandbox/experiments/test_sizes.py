@@ -1,14 +1,18 @@
-"""Sizes of an experiment, and its statistics about files, without Spark."""
+"""Sizes and scratch folder of an experiment, and its statistics about files, without Spark."""
 
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 import pytest
 
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.testing import local_storage, write_files
 from sandbox.experiments.engagement_rows import Workload, org_id
 from sandbox.experiments.file_sizes import org_files
+from sandbox.experiments.scratch_folder import scratch_folder
 from tests.unit.sandbox.experiments.power_law import share_above
 
 
@@ -62,3 +66,23 @@ def test_percentiles_are_those_of_files_and_huge_organisations_are_told_apart() 
     assert found.all.files == found.huge.files + found.others.files
     assert found.by_org[0] == (org_id(0), 4, 10_000)
     assert org_files({}, workload).all.percentiles == {10: 0, 50: 0, 90: 0, 100: 0}
+
+
+def fail_in(storage: StorageSpec, root: Path) -> None:
+    with scratch_folder(storage, "run"):
+        write_files(root, {"run/t/.f.parquet.crc": "rows"})
+        raise ZeroDivisionError
+
+
+def test_it_is_removed_after_an_error_too_unless_it_is_to_be_kept(tmp_path: Path) -> None:
+    storage = local_storage(tmp_path)
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in(storage, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    with scratch_folder(storage, "run", keep=True):
+        write_files(tmp_path, {"run/kept": "rows"})
+    with pytest.raises(ContractError, match="EXPERIMENT_FOLDER_TAKEN"), scratch_folder(storage, "run"):
+        pass
+    assert (tmp_path / "run" / "kept").exists()

@@ -1,7 +1,8 @@
-"""A stack starts a broker only if a pipeline's active source uses it."""
+"""A stack starts a broker and generates network databases only if its pipelines need them."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from deltaworks.testing import declare_pipeline, declare_table, write_project
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.events.source_fields import pin_databases
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.project import load_catalog
+from deltaworks.testing import declare_pipeline, declare_table, present, write_project
+from generator.networks import ASN_DATABASE, CITY_DATABASE
 from sandbox.demo.demo_options import demo_settings
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, PARTNERS_BUCKET, VAULT_BUCKET, landing_client
 from sandbox.stack.declared_topics import declared_collector, declared_streams, declared_topics
 from sandbox.stack.home import StackHome
+from sandbox.stack.sample_databases import put_sample_databases
 from sandbox.stack.secrets import load_or_create_secrets
 from sandbox.stack.source_creation import create_sources
 from sandbox.stack.stack_programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, stack_programs
@@ -169,3 +177,37 @@ def test_the_collector_starts_behind_the_stores_and_ends_before_them(
     ended = [name for group in STOP_ORDER for name in group]
     assert all(ended.index(COLLECTOR) < ended.index(store) for store in STORES)
     assert programs[COLLECTOR].stop_seconds > 20, "it delivers for twenty seconds"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
+    include = tmp_path / "project" / "include"
+    for name in ("cdn_logs", "edits"):
+        shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / name, include / "pipelines" / name)
+    shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
+    write_project(tmp_path / "project", lake=tmp_path, relays=[])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = StackHome.at(tmp_path / "home", project=tmp_path / "project")
+    home.create()
+    return home
+
+
+def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_path: Path) -> None:
+    assert put_sample_databases(home) == (ASN_DATABASE, CITY_DATABASE)
+    assert put_sample_databases(home) == ()
+
+    catalog = load_catalog("local", root=home.project)
+    assert pin_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake) is not None
+
+
+def test_a_database_that_somebody_put_stays(home: StackHome, tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path / "lake")
+    objects.put(paths.database(CITY_DATABASE), b"of MaxMind")
+
+    assert put_sample_databases(home) == (ASN_DATABASE,)
+    assert present(objects.get(paths.database(CITY_DATABASE))).data == b"of MaxMind"
+
+
+def test_a_stack_whose_pipelines_look_nothing_up_gets_none(home: StackHome, tmp_path: Path) -> None:
+    assert put_sample_databases(home, ["edits"]) == ()
+    assert not (tmp_path / "lake").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.testing import write_files
 from sandbox.supply_chain.images import check_images, image_references, main, read_images, record_images
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -33,8 +34,7 @@ esac
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docker").mkdir()
-    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
-    (tmp_path / "docker-compose.yaml").write_text(COMPOSE)
+    write_files(tmp_path, {"Dockerfile": DOCKERFILE, "docker-compose.yaml": COMPOSE})
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     answer_as_registry(tmp_path, monkeypatch, REGISTRY)
     return tmp_path
@@ -42,8 +42,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def answer_as_registry(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     program = folder / "bin" / "docker"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(script)
+    write_files(folder, {"bin/docker": script})
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 

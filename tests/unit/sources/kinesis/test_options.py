@@ -1,14 +1,20 @@
-"""Options: which are rejected and why, and that no key is shown."""
+"""Options and the consumer of a pipeline: which are rejected and why, and that no key is shown."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deltaworks.errors import ConfigError
+from deltaworks.sources.kinesis import source as kinesis
 from deltaworks.sources.kinesis.options import KinesisOptions, check_options, render_options
+from deltaworks.specs.sources.records import KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import local_storage
 
 NEEDED = {"streamname": "games", "statelocation": "s3://lake/state"}
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/games"
@@ -168,3 +174,46 @@ def test_options_are_checked_before_the_checkpoint_is_known() -> None:
     check_options({"streamname": "games"})
     with pytest.raises(ConfigError, match="streamName"):
         check_options({})
+
+
+class Reader:
+    """Takes options as Spark's reader does."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+        self.dataSource = SimpleNamespace(register=lambda source: None)
+        self.readStream = self
+
+    def format(self, name: str) -> Reader:
+        return self
+
+    def options(self, **given: str) -> Reader:
+        self.given = given
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("declared", "consumer"),
+    [
+        ({}, None),
+        ({"consumer_mode": "fan_out"}, "deltaworks-shop"),
+        ({"consumer_mode": "fan_out", "consumer_name": "shop-staging"}, "shop-staging"),
+        ({"consumer_name": "shop-staging"}, None),
+    ],
+)
+def test_a_pipeline_reads_through_a_consumer_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], consumer: str | None
+) -> None:
+    monkeypatch.setattr(kinesis, "reads_record_fields", lambda spec: False)
+    source = KinesisSourceSpec(kind="kinesis", stream="orders", **declared)
+    environment = SimpleNamespace(messaging=AwsSpec(), lake=local_storage(tmp_path))
+    catalog, spec, spark = SimpleNamespace(environment=environment), SimpleNamespace(archive=None), Reader()
+    spec.source, spec.pipeline = source, "shop"
+    opened: Any = kinesis.KinesisSource
+
+    options = opened(catalog, spec).frame(spark, start=None)
+
+    assert KinesisOptions.parse(options).consumer == consumer

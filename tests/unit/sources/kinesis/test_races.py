@@ -13,6 +13,7 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.kinesis.positions import Position, ShardRange, ShardRangeEnd
 from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, refetch
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.testing import present
 from tests.unit.sources.kinesis.engine_model import Engine, Row
 from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options
 
@@ -164,8 +165,7 @@ def test_a_replay_waits_for_records_missing_in_a_slower_replica(
     engine.action()
     assert engine.open_batch is not None
     (shard_range,) = engine.planner.shard_ranges(engine.open_batch)
-    recorded = engine.state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id)
-    assert recorded is not None
+    recorded = present(engine.state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id))
     shard = stream.all[0]
     shard.records, hidden = shard.records[:6], shard.records[6:]
     monkeypatch.setattr("time.sleep", lambda seconds: shard.records.extend(hidden) or hidden.clear())
@@ -174,7 +174,7 @@ def test_a_replay_waits_for_records_missing_in_a_slower_replica(
 
 
 def test_changed_deaggregation_is_detected(stream: ModelStream, engine: Engine) -> None:
-    from tests.unit.sources.kinesis.test_kpl import THREE
+    from tests.unit.sources.kinesis.test_record_source import THREE
 
     stream.put("a", THREE)
     engine.plan()

@@ -1,24 +1,29 @@
-"""Shares of a shard re-read: completely, with their former ordinals, or not at all."""
+"""Shares of a shard re-read completely or not at all, and aggregated records as another implementation writes them."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.positions import Offset, Position, ShardRange, ShardRangeEnd, ShardRangeLimits
+from deltaworks.sources.kinesis.rows import MAGIC, UserRecord, deaggregate
 from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, get_or_fetch
 from deltaworks.sources.kinesis.source import KinesisRecordSource, oldest_sequence_number, reread_shard_range
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.storage import AwsSpec
-from deltaworks.testing import environment_spec, pipeline_spec
+from deltaworks.testing import environment_spec, pipeline_spec, present
 from tests.kinesis_server import WireStream
 from tests.unit.recovery.replay_harness import orders
 
@@ -61,9 +66,7 @@ class StreamHarness:
         self.offsets.append(offset)
 
     def end(self, batch: int) -> ShardRangeEnd:
-        end = self.state.shard_range_end("run", batch, SHARD)
-        assert end is not None
-        return end
+        return present(self.state.shard_range_end("run", batch, SHARD))
 
     def ranges(self) -> list[RecordRange]:
         return self.records.ranges(
@@ -157,3 +160,88 @@ def test_the_last_share_of_a_closed_shard_reaches_to_its_end(harness: StreamHarn
 
     assert (last.first, last.last, last.is_gapless) == (3, LAST_ORDINAL, False)
     assert harness.again(last) == [(3, "d"), (4, "e"), (5, "f")]
+
+
+THREE = base64.b64decode(
+    "84mawgoIcGxheWVyIDEKCHBsYXllciAyGhkIABoVeyJldmVudE5hbWUiOiJsb2dpbiJ9GhwIARoYeyJldmVudE5hbWUiOiJwdXJjaGFzZSJ9"
+    "GhoIABoWeyJldmVudE5hbWUiOiJsb2dvdXQiffmWLRxlaQOm01LzTAwR7UM="
+)
+WITH_HASH_KEY = base64.b64decode(
+    "84mawgoBYRInMzQwMjgyMzY2OTIwOTM4NDYzNDYzMzc0NjA3NDMxNzY4MjExNDU1GgkIABAAGgMA/4D9HfFeaTlHMNYxRLirMDAk"
+)
+
+
+def packed(message: bytes) -> bytes:
+    return MAGIC + message + hashlib.md5(message).digest()
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def user_record(index: int, data: bytes) -> bytes:
+    return field(3, varint(1 << 3) + varint(index) + field(3, data))
+
+
+def test_records_aggregated_by_another_implementation_are_deaggregated() -> None:
+    assert deaggregate(THREE) == [
+        UserRecord("player 1", b'{"eventName":"login"}'),
+        UserRecord("player 2", b'{"eventName":"purchase"}'),
+        UserRecord("player 1", b'{"eventName":"logout"}'),
+    ]
+    assert deaggregate(WITH_HASH_KEY) == [UserRecord("a", b"\x00\xff\x80")]
+
+
+@given(st.lists(st.tuples(st.text(min_size=1, max_size=20), st.binary(max_size=200)), min_size=1, max_size=30))
+def test_manually_aggregated_records_are_returned_in_order(records: list[tuple[str, bytes]]) -> None:
+    keys = sorted({key for key, _ in records})
+    message = b"".join(field(1, key.encode()) for key in keys)
+    message += b"".join(user_record(keys.index(key), data) for key, data in records)
+
+    assert deaggregate(packed(message)) == [UserRecord(key, data) for key, data in records]
+
+
+def test_tags_and_unknown_fields_are_ignored() -> None:
+    tag = field(4, field(1, b"name") + field(2, b"value"))
+    record = field(3, varint(1 << 3) + varint(0) + field(3, b"x") + tag)
+
+    assert deaggregate(packed(field(1, b"k") + record + field(15, b"of the future"))) == [UserRecord("k", b"x")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"plain",
+        MAGIC,
+        MAGIC + bytes(16),
+        THREE[:-1],
+        THREE[:20] + b"!" + THREE[21:],
+        packed(b""),
+        packed(field(1, b"k")),
+        packed(user_record(0, b"no key table")),
+        packed(field(1, b"k") + user_record(1, b"index too large")),
+        packed(field(1, b"\xff\xfe") + user_record(0, b"key is no UTF-8")),
+        packed(field(1, b"k") + field(3, field(3, b"no index"))),
+        packed(field(1, b"k") + b"\x1a\x7fcut off"),
+    ],
+    ids=str,
+)
+def test_inconsistent_data_is_not_an_aggregate(data: bytes) -> None:
+    assert deaggregate(data) is None
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_after_the_magic_fail_the_parser(message: bytes) -> None:
+    found = deaggregate(packed(message))
+
+    assert deaggregate(MAGIC + message) is None, "it lacks the right digest"
+    assert found is None or (found and all(record.data in message for record in found))

@@ -1,4 +1,4 @@
-"""File events as references and references as payloads: lost objects are distinguished from storage failures."""
+"""File events as references and as payloads: any valid name, and lost objects apart from storage failures."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import datetime as dt
 import gzip
 import hashlib
 import pickle
+import posixpath
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.objects import payloads
+from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, local_path
 from deltaworks.sources.objects.payloads import (
     FileOpener,
     FileReference,
@@ -25,7 +29,7 @@ from deltaworks.sources.objects.payloads import (
 from deltaworks.sources.objects.relay import bucket
 from deltaworks.sources.objects.relay.removal import ObjectRemover
 from deltaworks.specs.storage import StorageSpec, resolved_variables
-from deltaworks.testing import local_storage
+from deltaworks.testing import local_storage, write_files
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 
 AT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -145,9 +149,7 @@ def test_local_files_behave_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["../secret", "a/../../secret", "/etc/passwd", "a/../one", "one\0", "x" * 2_000])
 def test_a_key_cannot_leave_the_landing_folder(tmp_path: Path, key: str) -> None:
-    (tmp_path / "secret").write_bytes(CONTENT)
-    (tmp_path / "landing").mkdir()
-    (tmp_path / "landing" / "one").write_bytes(CONTENT)
+    write_files(tmp_path, {"secret": CONTENT, "landing/one": CONTENT})
     storage = local_storage(tmp_path / "landing")
     opener = FileOpener(storage, compression="auto")
 
@@ -215,3 +217,40 @@ def test_a_long_storage_failure_is_an_outage_not_an_error_of_the_object(
         with pytest.raises(TransientError, match=r"STORAGE_UNREACHABLE.*games/1") as raised:
             open_object(storage, "games/1", "")
     assert raised.value.retryable
+
+
+SEGMENTS = st.lists(st.sampled_from(["..", ".", "", "a", "b.gz", "...", "..a", "ä", "a b"]), min_size=1, max_size=8)
+ROOT = Path("/landing/bucket")
+
+
+@given(SEGMENTS.map("/".join))
+@example("/etc/passwd")
+@example("a/../../x")
+def test_a_local_key_is_below_its_folder_or_rejected(key: str) -> None:
+    path = local_path(ROOT, key)
+
+    if path is not None:
+        assert posixpath.normpath(path).startswith(str(ROOT))
+        assert ".." not in path.parts
+
+
+@given(SEGMENTS.map("/".join))
+def test_a_key_with_a_prefix_outside_the_bucket_is_rejected(key: str) -> None:
+    parts = [part for part in key.split("/") if part not in ("", ".")]
+    beginnings = ["/".join(parts[: count + 1]) for count in range(len(parts))]
+    leads_out = any(posixpath.normpath(f"/r/{beginning}").split("/")[1:2] != ["r"] for beginning in beginnings)
+
+    assert is_valid_key(key) == (key != "" and not leads_out)
+
+
+@given(st.from_regex(r"[0-9a-f]{32}(-[0-9]{1,5})?", fullmatch=True))
+def test_etags_of_s3_are_valid(tag: str) -> None:
+    assert is_valid_etag(tag)
+
+
+@given(st.text(min_size=1))
+def test_no_valid_etag_can_end_a_header(tag: str) -> None:
+    if is_valid_etag(tag):
+        tag.encode("ascii")
+        assert tag.isprintable()
+        assert '"' not in tag

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.specs.checks.project import ProjectCheck, check_project
+from deltaworks.testing import write_files
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE
 
 SHARES = """\
@@ -64,9 +65,7 @@ def test_memory_is_limited_like_cores(checked: Callable[..., ProjectCheck]) -> N
 def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Path]) -> None:
     declared = SHARES.format(workers=1, stream=2, reprocess=1, memory="2g")
     root = make_project(environment=ENVIRONMENT + declared)
-    other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
-    other.parent.mkdir()
-    other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store"))
+    write_files(root, {"include/pipelines/store/pipeline.yaml": PIPELINE.replace("pipeline: shop", "pipeline: store")})
 
     (warning,) = reported_warnings(check_project("local", root=root))
 
@@ -75,9 +74,7 @@ def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Pa
 
 def test_more_streams_than_slots_have_a_warning_without_a_cluster(make_project: Callable[..., Path]) -> None:
     root = make_project(environment=f"{ENVIRONMENT}shares: {{stream: {{slots: 1}}}}\n")
-    other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
-    other.parent.mkdir()
-    other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store"))
+    write_files(root, {"include/pipelines/store/pipeline.yaml": PIPELINE.replace("pipeline: shop", "pipeline: store")})
 
     (warning,) = reported_warnings(check_project("local", root=root))
 
@@ -93,9 +90,8 @@ def test_without_a_cluster_there_are_no_warnings(make_project: Callable[..., Pat
 def test_a_group_takes_the_share_of_one_stream(make_project: Callable[..., Path]) -> None:
     declared = SHARES.format(workers=1, stream=2, reprocess=1, memory="2g")
     root = make_project(pipeline=PIPELINE + "stream_group: small\n", environment=ENVIRONMENT + declared)
-    other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
-    other.parent.mkdir()
-    other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store") + "stream_group: small\n")
+    other = PIPELINE.replace("pipeline: shop", "pipeline: store") + "stream_group: small\n"
+    write_files(root, {"include/pipelines/store/pipeline.yaml": other})
 
     (warning, *_) = reported_warnings(check_project("local", root=root))
 

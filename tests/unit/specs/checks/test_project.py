@@ -14,6 +14,7 @@ from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_files
 from tests.processes import run_process
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
@@ -134,11 +135,8 @@ def project(make_project: Callable[..., Path]) -> Path:
 
 
 def declare(root: Path, name: str, text: str, **sql: str) -> None:
-    folder = root / "include/pipelines" / name
-    folder.mkdir(exist_ok=True)
-    (folder / "pipeline.yaml").write_text(text)
-    for table, query in sql.items():
-        (folder / f"{table}.sql").write_text(query)
+    files = {"pipeline.yaml": text} | {f"{table}.sql": query for table, query in sql.items()}
+    write_files(root / "include/pipelines" / name, files)
 
 
 def messages(check: ProjectCheck, pipeline: str = "") -> list[str]:

@@ -1,11 +1,22 @@
-"""Unknown names in a query are reported; names that Spark accepts are not."""
+"""Queries: unknown names are reported, those that Spark accepts are not, and valid ones are cached."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.checks import query_errors, sql_files
+from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.checks.query_errors import parse_query
+from deltaworks.specs.checks.sql_files import MAX_QUERIES, QueryCache, query_digest
 from deltaworks.specs.checks.sql_names import QueryNames
+from deltaworks.testing import present
+from tests.processes import run_process
 
 VIEWS = {
     "orders": ["event_date", "event_time", "amount", "items", "campaign", "user_id", "name"],
@@ -106,8 +117,7 @@ WRONG: dict[str, list[tuple[int, str]]] = {
 
 @pytest.mark.parametrize("sql", RIGHT)
 def test_valid_spark_sql_has_no_errors(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     names = QueryNames(query, VIEWS)
 
@@ -118,8 +128,7 @@ def test_valid_spark_sql_has_no_errors(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", WRONG)
 def test_unknown_columns_are_reported_with_the_closest_name(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     unknown = [(name.line, name.text) for name in QueryNames(query, VIEWS).unknown_columns()]
 
@@ -128,7 +137,112 @@ def test_unknown_columns_are_reported_with_the_closest_name(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM ordrs", "SELECT 1 FROM shop.orders", "SELECT 1 FROM a.b.orders"])
 def test_unknown_tables_are_reported(sql: str) -> None:
-    query = parse_query(sql)
-    assert query is not None
+    query = present(parse_query(sql))
 
     assert len(list(QueryNames(query, VIEWS).unknown_tables())) == 1
+
+
+TWO_VIEWS = {"orders": ["event_date", "amount"], "clicks": None}
+SQL = "SELECT event_date, sum(amount) AS amount FROM orders GROUP BY event_date"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were parsed."""
+    names: list[str] = []
+    read = query_errors.check_query
+
+    def recorded(path: Path, *arguments: Any, **options: Any) -> Any:
+        names.append(path.name)
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(query_errors, "check_query", recorded)
+    return names
+
+
+def test_a_query_is_parsed_again_after_a_change_of_it_or_its_inputs() -> None:
+    digest = query_digest(SQL, TWO_VIEWS)
+
+    assert digest == query_digest(SQL, dict(TWO_VIEWS))
+    others = [
+        query_digest(f"{SQL} ", TWO_VIEWS),
+        query_digest(SQL, TWO_VIEWS | {"orders": ["event_date"]}),
+        query_digest(SQL, TWO_VIEWS | {"orders": ["amount", "event_date"]}),
+        query_digest(SQL, {"orders": TWO_VIEWS["orders"]}),
+    ]
+    assert len({digest, *others}) == 5
+
+
+def test_a_query_is_parsed_again_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = query_digest(SQL, TWO_VIEWS)
+    for judges in ("another parser", ""):
+        monkeypatch.setattr(sql_files, "_code_digest", lambda judges=judges: judges)
+
+        assert query_digest(SQL, TWO_VIEWS) != digest
+
+
+def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_folder: Path) -> None:
+    first = check_project("local", root=PROJECT_ROOT)
+    were_parsed = list(parsed)
+    repeated = check_project("local", root=PROJECT_ROOT)
+
+    assert first.errors == repeated.errors == []
+    panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
+    queries = len(panels) + sum(
+        len(spec.gold.tables) + len(spec.views) + len(spec.rules) + len(spec.models)
+        for spec in first.pipelines.values()
+    )
+    assert len(were_parsed) == queries
+    assert parsed == were_parsed
+    assert {path.name for path in cache_folder.iterdir()} - {"valid_rules.json"} == {"valid_queries.json"}
+
+
+def test_a_check_with_only_cached_queries_imports_no_parser() -> None:
+    check_project("local", root=PROJECT_ROOT)
+    program = (
+        "import sys; from deltaworks.specs.checks.project import check_project; "
+        "assert check_project('local').pipelines; print('sqlglot' in sys.modules)"
+    )
+
+    done = run_process([sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", check=True)
+
+    assert done.stdout.strip() == "False"
+
+
+def test_cached_queries_persist_and_are_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "queries.json"
+    for start in (0, MAX_QUERIES):
+        queries = QueryCache(file)
+        for number in range(start, start + MAX_QUERIES // 2 + 1):
+            queries.put(str(number), ["a"] if number % 2 else None)
+        queries.save()
+
+    stored = QueryCache(file)
+
+    assert "0" not in stored
+    assert stored.get(str(MAX_QUERIES)) is None
+    assert stored.get(str(MAX_QUERIES + 1)) == ["a"]
+    assert len(json.loads(file.read_text())) == MAX_QUERIES
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 1}', '{"a": [1]}', "null"])
+def test_a_corrupt_cache_file_is_ignored_and_replaced(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "queries.json"
+    file.write_text(text)
+    queries = QueryCache(file)
+    assert "a" not in queries
+
+    queries.put("b", ["x"])
+    queries.save()
+
+    assert QueryCache(file).get("b") == ["x"]
+
+
+def test_without_a_cache_folder_every_query_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    queries = QueryCache(tmp_path / "file" / "queries.json")
+    queries.put("a", ["x"])
+
+    queries.save()
+
+    assert "a" not in QueryCache(tmp_path / "file" / "queries.json")

@@ -17,6 +17,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.globs import glob_expression, key_matcher
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, running
 from tests.waiting import eventually
 
@@ -31,9 +32,7 @@ def listing_relay(landing: Any, *, with_queue: bool = False, until_drained: bool
 
 
 def record_of(landing: Any) -> ListingRecord:
-    found = read_listing_record(open_objects(landing.lake), "landing")
-    assert found is not None
-    return found
+    return present(read_listing_record(open_objects(landing.lake), "landing"))
 
 
 def unannounced(landing: Any, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""The relay and its queue: timeouts, bounds, saturation, expired receipts, redrive."""
+"""The relay and its queue: timeouts, bounds, harmful settings, expired receipts, redrive, results entry by entry."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,15 +15,18 @@ from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
 from deltaworks.cli import app, operations
+from deltaworks.cli import wire as wire_command
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.sources.objects.relay import intake as intake_module
 from deltaworks.sources.objects.relay.intake import Intake
-from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
+from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue, queue_warnings
 from deltaworks.sources.objects.relay.redrive import redrive
+from deltaworks.sources.objects.relay.wiring import Wiring
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import catalog_of
+from tests.unit.sources.conftest import Landing
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, relay_of, running
 from tests.waiting import eventually
 
@@ -194,3 +198,123 @@ def test_the_command_shows_dead_letters_and_moves_them_only_without_dry_run(
     assert "Moved back: 2 dead letters" in run("--no-dry-run")
     assert landing.waiting() == (2, 0)
     assert "about 0 dead letters" in run()
+
+
+class FlakyDeletes:
+    """Passes batch deletes on, but fails chosen entries a number of times, as SQS does."""
+
+    def __init__(self, client: Any, *, failures: int, sender_fault: bool = False) -> None:
+        self._client = client
+        self._failures = failures
+        self._sender_fault = sender_fault
+        self.calls: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def delete_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
+        self.calls.append(len(Entries))
+        if self._failures == 0:
+            return dict(self._client.delete_message_batch(QueueUrl=QueueUrl, Entries=Entries))
+        self._failures -= 1
+        refused, passed = Entries[:3], Entries[3:]
+        answer = self._client.delete_message_batch(QueueUrl=QueueUrl, Entries=passed) if passed else {}
+        failed = [{"Id": entry["Id"], "SenderFault": self._sender_fault, "Code": "X"} for entry in refused]
+        return {"Successful": answer.get("Successful", []), "Failed": failed}
+
+
+def receive_all(queue: Any, number: int) -> list[Any]:
+    messages: list[Any] = []
+    while len(messages) < number:
+        messages += queue.receive()
+    return messages
+
+
+def test_failed_entries_are_deleted_by_another_call(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(10)))
+    queue = landing.queue()
+    messages = receive_all(queue, 10)
+    queue._client = flaky = FlakyDeletes(queue._client, failures=2)
+    outcome = queue.delete(messages)
+    assert (outcome.succeeded, outcome.expired, outcome.failed) == (10, 0, 0)
+    assert flaky.calls == [10, 3, 3]
+    assert landing.waiting() == (0, 0)
+
+
+def test_repeatedly_failing_entries_are_counted(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
+    queue = landing.queue()
+    messages = receive_all(queue, 4)
+    queue._client = FlakyDeletes(queue._client, failures=99)
+    outcome = queue.delete(messages)
+    assert (outcome.succeeded, outcome.failed) == (1, 3)
+
+
+def test_an_expired_receipt_is_not_retried(landing: Any) -> None:
+    landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
+    queue = landing.queue()
+    messages = receive_all(queue, 4)
+    queue._client = flaky = FlakyDeletes(queue._client, failures=1, sender_fault=True)
+    outcome = queue.delete(messages)
+    assert (outcome.succeeded, outcome.expired, outcome.failed) == (1, 3, 0)
+    assert flaky.calls == [4]
+
+
+def put_aside_after(landing: Landing, deliveries: int, queue_url: str | None = None) -> None:
+    dead = landing.sqs.create_queue(QueueName=f"{landing.bucket}-dead")["QueueUrl"]
+    arn = landing.sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": deliveries})
+    landing.sqs.set_queue_attributes(QueueUrl=queue_url or landing.queue_url, Attributes={"RedrivePolicy": policy})
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "visibility", "conditions"),
+    [
+        (2, 120, ["QUEUE_REDRIVES_EARLY"]),
+        (3, 30, []),
+        (5, 29, ["QUEUE_VISIBILITY_SHORT"]),
+        (1, 0, ["QUEUE_REDRIVES_EARLY", "QUEUE_VISIBILITY_SHORT"]),
+    ],
+)
+def test_harmful_settings_are_reported(
+    landing: Landing, deliveries: int, visibility: int, conditions: list[str]
+) -> None:
+    put_aside_after(landing, deliveries)
+    landing.returns_after(visibility)
+
+    assert [each.condition for each in queue_warnings(landing.queue())] == conditions
+
+
+def test_the_relays_timeout_overrides_the_queues(landing: Landing) -> None:
+    landing.returns_after(5)
+    assert queue_warnings(landing.queue(visibility_seconds=60)) == ()
+
+    landing.returns_after(600)
+    (warning,) = queue_warnings(landing.queue(visibility_seconds=10))
+    assert "after 10 s" in str(warning)
+
+
+def test_a_relay_logs_the_warnings_when_it_starts(landing: Landing, caplog: pytest.LogCaptureFixture) -> None:
+    put_aside_after(landing, 1)
+
+    with running(relay_of(landing)):
+        eventually(lambda: "QUEUE_REDRIVES_EARLY" in caplog.text, "the warning")
+
+    assert "relay=landing [QUEUE_REDRIVES_EARLY]" in caplog.text
+
+
+def test_wiring_an_existing_queue_reports_the_warnings(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = bucket = f"plain-{landing.bucket}"
+    landing.s3.create_bucket(Bucket=bucket)
+    queue_url = Wiring(landing.messaging, name=name, buckets=[bucket]).wire(dry_run=False).queue_url
+    environment = SimpleNamespace(messaging=landing.messaging, lake=landing.lake)
+    project: Any = SimpleNamespace(environment=environment, relay=lambda _: landing.spec(buckets=(bucket,)))
+    monkeypatch.setattr(wire_command, "catalog", lambda **_: project)
+    wired = ["wire", "landing", "--name", name, "--no-policies"]
+    assert "QUEUE_REDRIVES_EARLY" not in CliRunner().invoke(app, wired).output
+
+    put_aside_after(landing, 2, queue_url)
+
+    told = CliRunner().invoke(app, wired)
+    assert "QUEUE_REDRIVES_EARLY" in told.output
+    assert "after 2 deliveries" in told.output

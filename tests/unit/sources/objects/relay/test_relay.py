@@ -17,6 +17,7 @@ from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, PendingAppend, last_log_epoch
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.tables.lake import Lake
+from deltaworks.testing import present
 from tests.unit.sources.objects.relay.relay_harness import Killed, drain, keys, relay_of, running
 from tests.waiting import eventually
 
@@ -52,8 +53,7 @@ def test_unusable_messages_are_quarantined_and_the_rest_is_counted(landing: Any)
     )
     with running(relay_of(landing)) as relay:
         eventually(lambda: relay.counts.deleted == 5, "all five messages are gone")
-    rows = Lake(landing.lake).rows(message_quarantine_key("landing"))
-    assert rows is not None
+    rows = present(Lake(landing.lake).rows(message_quarantine_key("landing")))
     assert sorted(rows.column("reason").to_pylist()) == ["foreign_bucket", "not_json"]
     assert "not json" in rows.column("body").to_pylist()
     assert relay.counts.ignored == {"test_event": 1, "not_created": 1}
@@ -106,8 +106,7 @@ def test_a_message_with_unsafe_names_is_quarantined_and_the_others_land(landing:
     landing.send(*bodies, landing.notification("games/3"))
     with running(relay_of(landing)) as relay:
         eventually(lambda: relay.counts.deleted == 3, "all three messages are gone")
-    rows = Lake(landing.lake).rows(message_quarantine_key("landing"))
-    assert rows is not None
+    rows = present(Lake(landing.lake).rows(message_quarantine_key("landing")))
     assert sorted(zip(*(rows.column(name).to_pylist() for name in ("reason", "body")), strict=True)) == [
         ("unsafe_key", bodies[1]),
         ("unsafe_tag", bodies[0]),

@@ -19,6 +19,7 @@ from deltaworks.sources.spark_formats.s3_sqs.cloud_files import declared_columns
 from deltaworks.sources.spark_formats.s3_sqs.options import FileQueryOptions
 from deltaworks.sources.spark_formats.s3_sqs.reader import FileStreamReader
 from deltaworks.specs.globs import key_matcher
+from deltaworks.testing import write_files
 
 GIVEN = {
     "path": "s3://landing/clicks",
@@ -354,8 +355,7 @@ def test_rescued_data_has_undeclared_fields_and_values_of_other_types(landing: A
 
 def test_a_local_folder_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "day=1"
-    folder.mkdir(parents=True)
-    (folder / "1.csv").write_text("1,a\n2,b\n")
+    write_files(tmp_path, {"in/day=1/1.csv": "1,a\n2,b\n"})
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
     options = {
         "path": str(tmp_path / "in"),
