@@ -61,6 +61,8 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
         _control_action("restart"),
     ),
     **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _control_action("start")),
+    # After the edit was put back, which its next step says first. A restart is refused before.
+    "SPEC_CHANGE_UNSAFE": _control_action("start"),
     "TABLE_SUSPENDED": ("resume", "resume_table", ""),
     "ROWS_QUARANTINED": ("replay", "replay_quarantine", ""),
     "DEAD_LETTERS": ("redrive", "redrive", ""),
