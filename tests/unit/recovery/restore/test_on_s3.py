@@ -77,7 +77,7 @@ def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage: S3Harness) 
 
     name = next(iter(state_at(stage.lake, stage.objects, ORDERS).files))[0]
     stage.objects.delete(f"{ORDERS}/{name}")
-    assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["files_absent"]
+    assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["files_damaged"]
     repair_files(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
     assert stage.contents() == before
     assert check_pipeline(stage.catalog(), "shop") == []
