@@ -113,10 +113,10 @@ def _one_line(name: str, message: str) -> str:
 def _java_causes(text: str) -> Iterator[tuple[str, str]]:
     """Yields class and message of the exceptions in a Java stack trace, outermost first."""
     outermost = _JAVA_ERROR.search(text)
-    for found in (*([outermost[1]] if outermost else []), *_CAUSED_BY.findall(text)):
-        name, _, message = found.partition(": ")
+    for cause in (*([outermost[1]] if outermost else []), *_CAUSED_BY.findall(text)):
+        name, _, message = cause.partition(": ")
         if " " in name:
-            name, message = "", found
+            name, message = "", cause
         yield name.rpartition(".")[2].rpartition("$")[2], message
 
 
@@ -140,23 +140,23 @@ class DataFile:
 
 def data_file_in(text: str) -> DataFile | None:
     """Returns the last data file of the lake that a text names; None if it names none, or only files of others."""
-    for found in reversed(_DATA_FILE.findall(text)):
-        key = _KEY.fullmatch(unquote(found))
+    for path in reversed(_DATA_FILE.findall(text)):
+        key = _KEY.fullmatch(unquote(path))
         if key is not None:
             return DataFile(*key.groups())
     return None
 
 
 def data_file_error(error: BaseException, *, tables: Sequence[str] = (), key: str = "") -> ContractError | None:
-    """Returns the error of a data file that is missing or damaged; None if the error is of another kind.
+    """Returns the error of a data file that is missing or damaged; None for other errors.
 
     Args:
         tables: the tables that were read, as `pipeline.table`, for errors that name no file of the lake.
         key: the key of the file that was read, for errors that name none.
     """
-    known = next((link for link in cause_chain(error) if isinstance(link, DeltaworksError)), None)
-    if known is not None:
-        return known if isinstance(known, ContractError) and known.condition in DATA_FILE_CONDITIONS else None
+    own = next((link for link in cause_chain(error) if isinstance(link, DeltaworksError)), None)
+    if own is not None:
+        return own if isinstance(own, ContractError) and own.condition in DATA_FILE_CONDITIONS else None
     text = error_text(error)
     file = data_file_in(text) or data_file_in(key)
     if (file is None and not tables) or _INTACT.search(text):

@@ -247,12 +247,14 @@ def table_failure(table: str, error: Exception) -> DeltaworksError:
     converted = as_deltaworks_error(error)
     if re.search(rf"\b{table}\b", converted.message):
         return converted
-    return type(converted)(
+    failure = type(converted)(
         converted.condition,
         f"{table}: {converted.message}",
         hint=converted.hint,
         retryable=converted.retryable,
     )
+    failure.__cause__ = error
+    return failure
 
 
 class _BuildRun:

@@ -267,7 +267,7 @@ class InputViews:
                     if len(same_column) > 1:
                         self._cache_shared_rows(name, part, [sql for _, sql in same_column])
                 except Exception as error:
-                    # Tables that read it fail on their own part of it, and no others.
+                    # The tables that read this input fail in their own build, and no others.
                     log.warning("input=%s cannot be prepared: %s", name, describe_cause(error))
 
     def register(self, reads: Sequence[str], part: Part, *, sql: str = "*") -> None:

@@ -68,8 +68,8 @@ def shadows(shop: Any) -> list[str]:
     return sorted(each.name for each in folder.glob("[0-9]*"))
 
 
-class KilledError(Exception):
-    """The process was killed."""
+class KilledError(BaseException):
+    """The process was killed, so nothing handles it."""
 
 
 def killed_at(point: str) -> Callable[[str], None]:

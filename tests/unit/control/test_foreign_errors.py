@@ -200,7 +200,7 @@ def test_a_data_file_is_named_without_knowing_the_table(error: Exception, condit
         # The storage is away.
         (f"[FAILED_READ_FILE] s3a://l/{KEY}/{FILE}\nCaused by: java.net.ConnectException: x", "STORAGE_UNREACHABLE"),
         # It is no table's file.
-        ("[Errno 2] No such file or directory: '/home/user/sample.parquet'", "JOB_FAILED"),
+        ("[Errno 2] No such file or directory: '/x/sample.parquet'", "JOB_FAILED"),
         ("[Errno 2] No such file or directory: 'tables/games/sql/level_fail.sql'", "JOB_FAILED"),
         ("[PATH_NOT_FOUND] Path does not exist: s3a://lake/landing/games/part-1.parquet", "JOB_FAILED"),
     ],
