@@ -46,7 +46,7 @@ class Walk:
 
 WALKS = (
     # Every parser strips personal data by columns too; what is read again may be a landed object that was put anew; and
-    # requests to be erased, of which a restore asks, note for pages how far they are. All translate the errors of libraries.
+    # requests to be erased, of which a restore asks, note for pages how far they are. All translate foreign errors.
     Walk("restore", "deltaworks.recovery.restore.table_restore", 170, 21),
     Walk("batch", "deltaworks.engine.batches", 155, 19),
     Walk("stream", "deltaworks.engine.runner", 159, 21),

@@ -63,12 +63,12 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
     **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _control_action("start")),
     # After the edit was put back, which its next step says first. A restart is refused before.
     "SPEC_CHANGE_UNSAFE": _control_action("start"),
+    **dict.fromkeys(("DATA_FILE_MISSING", "DATA_FILE_UNREADABLE"), ("recover files", "recover_files", "")),
     "TABLE_SUSPENDED": ("resume", "resume_table", ""),
     "ROWS_QUARANTINED": ("replay", "replay_quarantine", ""),
     "DEAD_LETTERS": ("redrive", "redrive", ""),
     "FILES_LOST": ("reconcile", "reconcile", ""),
     "GOLD_STALE": ("build", "rebuild_gold", ""),
-    "GOLD_REFRESH_FAILING": ("build", "rebuild_gold", ""),
     "GOLD_CHECK_FAILED": ("build", "rebuild_gold", ""),
     "MUTATIONS_BEHIND": ("apply", "mutate_tables", ""),
     "TABLE_NOT_VACUUMED": ("vacuum", "vacuum_tables", ""),
