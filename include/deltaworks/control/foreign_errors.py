@@ -106,7 +106,8 @@ def describe_cause(error: BaseException, *, is_innermost: bool = False) -> str:
 
 
 def _one_line(name: str, message: str) -> str:
-    line = redact_values(_first_line(message))
+    # Before the message is cut: the text after a value, which shows where it ends, may be on another line.
+    line = _first_line(redact_values(message))
     return f"{name}: {line}" if name and line else name or line
 
 
