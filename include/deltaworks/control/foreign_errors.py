@@ -19,6 +19,7 @@ from deltaworks.errors import ContractError, DeltaworksError
 
 #: The conditions of `data_file_error`.
 DATA_FILE_CONDITIONS: Final = ("DATA_FILE_MISSING", "DATA_FILE_UNREADABLE")
+_LOST, _DAMAGED = DATA_FILE_CONDITIONS
 #: A data file or a file of deletion vectors in a message, as a URI or a path.
 _DATA_FILE = re.compile(r"[^\s'\"`,;()\[\]<>]+\.parquet\b|[^\s'\"`,;()\[\]<>]*deletion_vector_[0-9a-f-]{36}\.bin\b")
 #: The key of a data file: a table of a pipeline, or of its control folder. The root may have folders of these names.
@@ -165,26 +166,26 @@ def data_file_error(error: BaseException, *, tables: Sequence[str] = (), key: st
     bad_footer, bad_content = _BAD_FOOTER.search(text), _BAD_CONTENT.search(text)
     # Readers of a truncated file ask for a range that does not exist, and delta-rs prefixes each of its errors.
     if _MISSING.search(text):
-        condition, problem = "DATA_FILE_MISSING", "is missing."
+        condition, problem = _LOST, "is missing."
     elif bad_footer or bad_content:
         cause = describe_cause(error, is_innermost=True).rstrip(".")
-        condition, problem = "DATA_FILE_UNREADABLE", f"cannot be read: {cause}."
+        condition, problem = _DAMAGED, f"cannot be read: {cause}."
     else:
         return None
     relative = _DATA_FILE.search(text)
-    if file is None and relative is None and condition == "DATA_FILE_MISSING":
+    if file is None and relative is None and condition == _LOST:
         return None  # some other file
     names = " or ".join(tables) if file is None else f"{file.pipeline}.{file.table}"
     path = file.path if file is not None else "" if relative is None else unquote(relative.group())
-    full = condition == "DATA_FILE_UNREADABLE" and not bad_footer
+    full = condition == _DAMAGED and not bad_footer
     return ContractError(
         condition,
         f"{names}: {f'data file {path}' if path else 'a data file'} {problem}",
-        hint=_repair_hint(names, full=full, is_control=file is not None and file.folder != "tables"),
+        hint=_repair_hint(names, condition, full=full, is_control=file is not None and file.folder != "tables"),
     )
 
 
-def _repair_hint(names: str, *, full: bool, is_control: bool) -> str:
+def _repair_hint(names: str, condition: str, *, full: bool, is_control: bool) -> str:
     """Returns the next step for a damaged file of a table.
 
     Args:
@@ -195,7 +196,8 @@ def _repair_hint(names: str, *, full: bool, is_control: bool) -> str:
         return f"`deltaworks tables check {names.partition('.')[0]}` names the command that repairs it."
     words = "PIPELINE TABLE" if " or " in names else names.replace(".", " ")
     flag = " --full" if full else ""
+    vacuumed = " If it finds no damage, VACUUM has deleted a file of an old version." if condition == _LOST else ""
     return (
-        f"Run `deltaworks recover files {words}{flag}`, which reads the rows again from their objects. For a table "
-        f"computed from others, `deltaworks tables check {words} {flag.strip() or '--deep'}` names the command."
+        f"Run `deltaworks recover files {words}{flag}`, which reads the rows again from their objects.{vacuumed} For a "
+        f"table computed from others, `deltaworks tables check {words} {flag.strip() or '--deep'}` names the command."
     )
