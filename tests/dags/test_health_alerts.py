@@ -33,7 +33,7 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, hint_for
 from deltaworks.errors.conditions import catalog, verdict_alerts
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.project import load_catalog
@@ -467,11 +467,14 @@ def test_a_failing_callback_does_not_fail_the_task(
 
     monkeypatch.setattr(job_alerts, "_open_control", unreachable)
 
-    job_alerts.alert_on_failure(context_of(LocalObjects(Path("none"))))
+    failed = context_of(LocalObjects(Path("none")))
+    task = f"{failed['ti'].dag_id}.{failed['ti'].task_id}"
+    job_alerts.alert_on_failure(failed)
     job_alerts.resolve_on_success(context_of(LocalObjects(Path("none"))))
 
     assert [record.getMessage() for record in caplog.records if record.name == job_alerts.__name__] == [
         "The alert for the failed task could not be raised.",
+        f"JOB_FAILED {task}: It ended without an error. Next: {hint_for('JOB_FAILED')}",
         "The success could not be recorded.",
     ]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.child_process import parse_error
+from deltaworks.airflow.child_process import failure_of, parse_error
 from deltaworks.airflow.job_settings import (
     CONTINUOUS_RETRIES,
     ContinuousRetryPolicy,
@@ -64,6 +64,14 @@ def test_without_the_error_line_the_exit_code_decides(code: int) -> None:
 @pytest.mark.parametrize("code", [1, 20, 21, 137])
 def test_other_exit_codes_use_airflows_default(code: int) -> None:
     assert action(RuntimeError(launcher_text("Killed", code))) == "default"
+
+
+def test_a_failure_is_said_without_the_command_of_its_launcher() -> None:
+    killed = failure_of(RuntimeError(launcher_text("INFO x\nException in thread main: no memory\n", 1)))
+    assert killed.message == "The job ended with exit code 1: Exception in thread main: no memory"
+    assert failure_of(FINAL) is FINAL
+    assert failure_of(RuntimeError("no\nsuch thing")).message == "no such thing"
+    assert failure_of(None).message == "It ended without an error."
 
 
 def test_an_error_line_damaged_by_masking_is_parsed() -> None:

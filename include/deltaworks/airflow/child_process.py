@@ -28,6 +28,7 @@ _EXIT_CODE = re.compile(r"(?:Error code is|exit[ _]code)[ :=]+(-?\d+)", re.IGNOR
 _OUTPUT_HEADING = "\nLast spark-submit output:\n"
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
+_MAX_FAILURE_LENGTH = 1_000
 _FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code})
 
 
@@ -152,3 +153,20 @@ def error_of(exception: BaseException) -> DeltaworksError | None:
     if code in _FINAL_EXIT_CODES:
         return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
     return None
+
+
+def failure_of(exception: object) -> DeltaworksError:
+    """Returns what a task failed with. Without an error line of the job, this is its exit code and last line of output,
+    or the exception, but not the command that the launcher repeats.
+    """
+    error = error_of(exception) if isinstance(exception, BaseException) else None
+    if error is not None:
+        return error
+    text = str(exception or "It ended without an error.")
+    code, lines = parse_exit_code(text), text.partition(_OUTPUT_HEADING)[2].split("\n")
+    if code is None:
+        return DeltaworksError("JOB_FAILED", text[:_MAX_FAILURE_LENGTH])
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return DeltaworksError(
+        "JOB_FAILED", f"The job ended with exit code {code}{f': {last}' if last else '.'}"[:_MAX_FAILURE_LENGTH]
+    )

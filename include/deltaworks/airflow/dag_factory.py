@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from airflow.sdk import DAG, BaseOperator, chain, get_parsing_context
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_alerts import job_callbacks, log_callbacks
 from deltaworks.airflow.runbooks import runbook
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.registry import OPERATIONS
@@ -74,7 +74,7 @@ def scheduled_dag(
         allowed_run_types=run_types,
         dagrun_timeout=timeout,
         tags=sorted({"manual" if schedule is None else "scheduled", *tags}),
-        default_args={"owner": owner, **(job_callbacks() if has_alerts else {})},
+        default_args={"owner": owner, **(job_callbacks() if has_alerts else log_callbacks())},
         doc_md=runbook(template or kind, {"name": subject, "owner": owner, **context}),
         **settings,
     )
@@ -96,7 +96,7 @@ def continuous_dag(
         start_date=names.START_DATE,
         max_consecutive_failed_dag_runs=FAILED_RUNS_BEFORE_PAUSE,
         tags=sorted({"continuous", subject, *tags}),
-        default_args={"owner": owner},
+        default_args={"owner": owner, **log_callbacks()},
         doc_md=runbook(kind, {"name": subject, "owner": owner, **context}),
         **settings,
     )

@@ -30,7 +30,16 @@ log = logging.getLogger(__name__)
 
 def job_callbacks() -> dict[str, Any]:
     """Returns the callbacks for the `default_args` of a DAG of jobs."""
-    return {"on_failure_callback": alert_on_failure, "on_success_callback": resolve_on_success}
+    return {
+        "on_failure_callback": alert_on_failure,
+        "on_retry_callback": log_failure,
+        "on_success_callback": resolve_on_success,
+    }
+
+
+def log_callbacks() -> dict[str, Any]:
+    """Returns the callbacks for the `default_args` of a DAG whose failures raise no alert of their own."""
+    return {"on_failure_callback": log_failure, "on_retry_callback": log_failure}
 
 
 def alert_on_failure(context: Context) -> None:
@@ -41,6 +50,19 @@ def alert_on_failure(context: Context) -> None:
         _deliver(objects, environment)
     except Exception:  # a failing alert must not hide the failure of the job
         log.exception("The alert for the failed task could not be raised.")
+    log_failure(context)
+
+
+def log_failure(context: Context) -> None:
+    """Writes condition, subject, message and next step of a failed try as the last line of the task's log.
+
+    Airflow writes the traceback before it calls this.
+    """
+    from deltaworks.airflow.child_process import failure_of
+
+    error, ti = failure_of(context.get("exception")), context["ti"]
+    next_step = f" Next: {error.hint}" if error.hint else ""
+    log.error("%s %s.%s: %s%s", error.condition, ti.dag_id, ti.task_id, " ".join(error.message.split()), next_step)
 
 
 def resolve_on_success(context: Context) -> None:
@@ -70,22 +92,19 @@ def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None
 
 def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
     """Raises the alert of a failed task."""
-    from deltaworks.airflow.child_process import error_of
+    from deltaworks.airflow.child_process import failure_of
     from deltaworks.alerts import raise_alert
 
-    exception = context.get("exception")
-    error = error_of(exception) if isinstance(exception, BaseException) else None
-    summary = str(error) if error is not None else str(exception or "It ended without an error.")
-    ti = context["ti"]
+    error, ti = failure_of(context.get("exception")), context["ti"]
     raise_alert(
         objects,
-        cause=alert_for_failure(error.condition if error is not None else None),
+        cause=alert_for_failure(error.condition),
         subject=f"{ti.dag_id}.{ti.task_id}",
-        summary=summary[:1_000],
+        summary=str(error)[:1_000],
         detail={
             "run_id": ti.run_id,
             "try_number": ti.try_number,
-            "condition": error.condition if error is not None else None,
+            "condition": error.condition,
         },
     )
 

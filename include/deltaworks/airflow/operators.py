@@ -186,9 +186,10 @@ class SparkJobHook(SparkSubmitHook):
         """
         try:
             return super().submit(application, **{**child_options(niceness=self.niceness), **kwargs})
-        except AirflowException as error:
+        except AirflowException:
             if self.output is not None and self.output.error is not None:
-                raise self.output.error from error
+                # Without the provider's error, whose text is the command and the job's last lines of output.
+                raise self.output.error from None
             raise
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:

@@ -12,6 +12,7 @@ import typer
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.clock import utc_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.table import REST_COLUMN
@@ -120,10 +121,15 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
 
 
 def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
-    """Returns the error of a query: the error of an invalid pipeline that it names, or DuckDB's message."""
+    """Returns the error of a query: the error of an invalid pipeline that it names, of a damaged data file, or DuckDB's
+    message.
+    """
     for name, error_of_spec in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
             return error_of_spec
+    read = [name for name in names if re.search(rf"\b{re.escape(name)}\b", query)]
+    if (damaged := data_file_error(error, tables=read)) is not None:
+        return damaged
     return _sql_rejected(error, query, project, names)
 
 

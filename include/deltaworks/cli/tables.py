@@ -20,6 +20,7 @@ from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.protected_files import Depth
 
 
 class _DefaultToList(TyperGroup):
@@ -50,13 +51,19 @@ table_health.register(app)
 def check(
     pipeline: OptionalPipelineArgument = "",
     table: str = typer.Argument("", help="Only this table."),
+    deep: bool = typer.Option(False, "--deep", help="Also read the footer of each data file."),
+    full: bool = typer.Option(False, "--full", help="Also read all rows of each data file."),
 ) -> CommandOutput:
-    """Check for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on damage."""
+    """Check for missing commits, files and tables, and a damaged ledger or checkpoint; exits with 11 on damage.
+
+    The size of each data file is compared with the log. Damage within a file of the right size needs --deep or --full.
+    """
     from deltaworks.recovery.repair.log_gap import check_pipeline
 
     project = catalog()
     names = [pipeline] if pipeline else list(project.pipelines)
-    damages = [damage for name in names for damage in check_pipeline(project, name, table=table)]
+    depth: Depth = "rows" if full else "footer" if deep else "size"
+    damages = [damage for name in names for damage in check_pipeline(project, name, table=table, depth=depth)]
     listing = Listing(("pipeline", "object", "damage", "repaired by"))
     for damage in damages:
         listing.add(damage.pipeline, damage.subject, damage.description, damage.repair)

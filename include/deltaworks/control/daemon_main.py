@@ -137,7 +137,7 @@ def _run(
         return DeltaworksError(
             kind.failure_condition,
             f"{type(error).__name__}: {error}",
-            hint="See the traceback in the log above this line.",
+            hint="Open the log of this process: its traceback has the place in the code.",
             retryable=True,
         )
     record = {field.name: getattr(counts, field.name) for field in dataclasses.fields(counts)}

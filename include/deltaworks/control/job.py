@@ -11,10 +11,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from deltaworks.control.error_redaction import redact_values, redacted_traceback
+from deltaworks.control.error_redaction import redacted_traceback
+from deltaworks.control.foreign_errors import cause_chain, data_file_error, describe_cause, error_text
 from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import (
@@ -144,7 +145,6 @@ _OUTAGE_TYPES = frozenset(
         "TimeoutError",
     }
 )
-_MAX_MESSAGE_LENGTH = 1_000
 
 
 def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int:
@@ -185,21 +185,24 @@ def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """Converts any exception to a DeltaworksError.
 
-    Returns the error itself, else the DeltaworksError it wraps, else the one for a known error of Spark or a server,
-    else JOB_FAILED.
+    Returns the error itself, else the DeltaworksError it wraps, else the one for a known error of Spark or a server, or
+    for a missing or damaged data file, else JOB_FAILED.
     """
-    chain = list(_cause_chain(error))
-    text = "\n".join(_text_of(link) for link in chain)
+    chain, text = list(cause_chain(error)), error_text(error)
     wrapped = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
     if wrapped is not None:
         return wrapped
     if (specific := _spark_error(text, error) or source_error(text)) is not None:
         return specific
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
-        return TransientError("STORAGE_UNREACHABLE", f"A server could not be reached or failed: {_first_line(error)}")
+        return TransientError(
+            "STORAGE_UNREACHABLE", f"A server could not be reached or failed: {describe_cause(error)}"
+        )
+    if (damaged := data_file_error(error)) is not None:
+        return damaged
     return DeltaworksError(
         "JOB_FAILED",
-        f"{type(error).__name__}: {_first_line(error)}",
+        describe_cause(error),
         retryable=True,
     )
 
@@ -207,45 +210,20 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
 def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
     if _DELTA_CONFLICT.search(text):
         return ConcurrencyError(
-            "DELTA_CONFLICT", f"Another writer changed what this job read or rewrote: {_first_line(error)}"
+            "DELTA_CONFLICT", f"Another writer changed what this job read or rewrote: {describe_cause(error)}"
         )
     if _CHECKPOINT_IN_USE.search(text):
         return FencedError(
-            "CHECKPOINT_IN_USE", f"Another driver runs this query on the same checkpoint: {_first_line(error)}"
+            "CHECKPOINT_IN_USE", f"Another driver runs this query on the same checkpoint: {describe_cause(error)}"
         )
     if _PYTHON_WORKER_TIMEOUT.search(text):
         # Checked before outages: a timed-out socket is among its causes although no server failed.
         return TransientError(
-            "PYTHON_WORKER_TIMEOUT", f"Spark gave up waiting for a Python process it had started: {_first_line(error)}"
+            "PYTHON_WORKER_TIMEOUT",
+            f"Spark gave up waiting for a Python process it had started: {describe_cause(error)}",
         )
     return None
 
 
-def _cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """Yields the error and its explicit causes (`raise … from`), outermost first. Ignores errors that merely preceded
-    it.
-    """
-    visited: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in visited:
-        visited.add(id(link))
-        yield link
-        link = link.__cause__
-
-
-def _text_of(link: BaseException) -> str:
-    # A captured JVM error shows only its description; its causes are in its stack trace.
-    stack = getattr(link, "_stackTrace", None) or getattr(link, "stackTrace", None) or ""
-    return f"{type(link).__name__}: {link}\n{stack}"
-
-
 def _is_outage(link: BaseException) -> bool:
     return any(kind.__name__ in _OUTAGE_TYPES for kind in type(link).__mro__)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in redact_values(str(error)).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        # py4j puts the message of a Java error on the second line.
-        lines = [lines[1].removeprefix(": ")]
-    return (lines[0] if lines else type(error).__name__)[:_MAX_MESSAGE_LENGTH]

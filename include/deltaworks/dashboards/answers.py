@@ -18,6 +18,7 @@ import duckdb
 
 from deltaworks.charts.drawing import NO_MARKS, Marks, Span
 from deltaworks.control.clock import utc_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -161,6 +162,9 @@ class _PanelQueries:
         except duckdb.InterruptException:
             raise
         except duckdb.Error as error:
+            damaged = data_file_error(error, tables=[f"{self._spec.pipeline}.{name}" for name in sorted(ages)])
+            if damaged is not None:
+                return dataclasses.replace(answered, problem=f"{damaged.message} {damaged.hint}")
             return dataclasses.replace(answered, problem=describe_error(error))
         missing_columns = [name for _, name in panel.result_columns() if name not in columns]
         if missing_columns:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import Catalog
@@ -138,7 +139,7 @@ class ViewAnnouncer:
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, map(to_json_value, row), strict=True)) for row in result.fetchall()]
             except duckdb.Error as error:
-                raise ContractError(
+                raise data_file_error(error) or ContractError(
                     "VIEW_UNREADABLE",
                     f"View {self._name(view)} cannot be read: {' '.join(str(error).split())[:500]}.",
                     hint=f"Run it yourself: deltaworks sql 'SELECT * FROM {self._name(view)}'.",

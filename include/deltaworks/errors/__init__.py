@@ -56,8 +56,8 @@ def hint_for(code: str) -> str:
 class DeltaworksError(Exception):
     """An error with a condition code, a hint and a retry flag. Without a hint it has the next step of its condition.
 
-    Line ends and control characters in message, items and hint are escaped: they may be data of producers, such as an
-    object's key, and must not write lines of their own to a log.
+    Line ends in message, items and hint become spaces, and control characters are escaped: they may be data of
+    producers, such as an object's key, and must not write lines of their own to a log.
 
     Args:
         items: listed after the message, each on an indented line.
@@ -76,11 +76,11 @@ class DeltaworksError(Exception):
         retryable: bool | None = None,
     ) -> None:
         self.condition = condition
-        self.summary = escape_invisible(message)
-        self.items = tuple(map(escape_invisible, items))
+        self.summary = _one_line(message)
+        self.items = tuple(map(_one_line, items))
         self.message = _ITEM_SEPARATOR.join((self.summary, *self.items))
         super().__init__(condition, self.message)
-        self._hint = escape_invisible(hint)
+        self._hint = _one_line(hint)
         self.retryable = self.default_retryable if retryable is None else retryable
 
     @classmethod
@@ -147,6 +147,12 @@ def escape_invisible(text: str) -> str:
     )
 
 
+def _one_line(text: str) -> str:
+    """Joins the lines of a text, and escapes control characters."""
+    lines = (line.strip() for line in text.splitlines())
+    return escape_invisible(text if text.isprintable() else " ".join(line for line in lines if line))
+
+
 def _escape_character(character: str) -> str:
     code = ord(character)
     if character in "\n\r\t":
@@ -186,6 +192,23 @@ class FencedError(DeltaworksError):
     """A new owner has taken over. The process stops without an alert and writes nothing more."""
 
     exit_code = 30
+
+
+def combined_error(condition: str, errors: Sequence[DeltaworksError], *, tables: int) -> DeltaworksError:
+    """Returns the error of a run over several tables: the error itself if only one failed, otherwise one that lists all
+    failed tables.
+
+    A retry helps if the error of at least one table can pass: finished tables have nothing left to do.
+    """
+    if len(errors) == 1:
+        return errors[0]
+    listed = "; ".join(f"[{error.condition}] {error.message.rstrip('.')}" for error in errors)
+    return DeltaworksError(
+        condition,
+        f"{len(errors)} of {tables} tables failed: {listed}.",
+        hint=" ".join(dict.fromkeys(f"{error.condition}: {error.hint}" for error in errors if error.hint)),
+        retryable=any(error.retryable for error in errors),
+    )
 
 
 def last_error_in(text: str) -> DeltaworksError | None:

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.feeds import FeedRecords, Position
 from deltaworks.errors import ContractError, DeltaworksError
@@ -114,7 +115,10 @@ class _ComparableSource:
                 }
                 yield connection, {**names, "key": self._feed.key, "columns": columns}
         except (duckdb.Error, OSError, pa.ArrowException) as error:
-            missing_files = self._missing_files_error(base) or self._missing_files_error(target)
+            lost, missing_files = self._missing_files_error(target), self._missing_files_error(base)
+            if (lost or not missing_files) and (damaged := data_file_error(error, tables=[self._name])) is not None:
+                raise damaged from error
+            missing_files = missing_files or lost
             raise ContractError(
                 "FEED_POSITION_UNAVAILABLE" if missing_files else "FEED_SOURCE_UNREADABLE",
                 f"{self._name} cannot be compared between {base} and {target}: "
@@ -283,7 +287,7 @@ class ViewSource(_ComparableSource):
                 query = f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {max_rows + 1}'
                 result = connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                raise ContractError(
+                raise data_file_error(error) or ContractError(
                     "FEED_SOURCE_UNREADABLE",
                     f"View {self._name} cannot be read: {' '.join(str(error).split())[:500]}.",
                     hint=f"Run it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",

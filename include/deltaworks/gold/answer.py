@@ -5,6 +5,7 @@ A result that does not fit the declaration or fails a check is rejected before i
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pyspark.errors import AnalysisException, ParseException
@@ -17,6 +18,9 @@ from deltaworks.gold.input_views import InputViews, filter_part
 from deltaworks.gold.plan import GoldPlan, interval_failures
 from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
+#: The place in SQL that an error of Spark names.
+_POSITION = re.compile(r"\bline (\d+),? pos \d+")
+_MAX_LINE_LENGTH = 120
 #: Number of examples listed per failed check.
 _MAX_EXAMPLES = 3
 #: Raised by Spark while it writes a row whose grain column lies outside its date.
@@ -36,11 +40,7 @@ def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sq
     try:
         answer = spark.sql(sql)
     except (AnalysisException, ParseException) as error:
-        raise ConfigError(
-            "GOLD_SQL_INVALID",
-            f"{sql_path}: {error}",
-            hint=f"Available views: {', '.join(map(view_name, plan.table.reads))}.",
-        ) from error
+        raise invalid_sql_error(error, plan.table, sql=sql, sql_path=sql_path) from error
     grain = plan.table.grain
     for name, role in ((column, "partitioned"), *([] if grain is None else [(grain.column, "rebuilt")])):
         if name not in answer.columns:
@@ -66,6 +66,24 @@ def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sq
         # Drop rows without a partition value, because a partial rebuild could not replace them.
         return answer.filter(F.col(column).isNotNull())
     return filter_part(answer, plan.output, column)
+
+
+def invalid_sql_error(error: Exception, table: GoldTableSpec, *, sql: str, sql_path: Path) -> ConfigError:
+    """Returns the error of SQL that Spark rejects: its problem, and the line of the SQL at fault."""
+    text = str(error).strip()
+    problem, _, rest = text.partition(" SQLSTATE: ")
+    position, lines = _POSITION.search(rest), sql.splitlines()
+    number = int(position[1]) if position else 0
+    line = lines[number - 1].strip()[:_MAX_LINE_LENGTH] if 0 < number <= len(lines) else ""
+    hint = "Correct the SQL, then run `deltaworks pipelines check`."
+    if "[TABLE_OR_VIEW_NOT_FOUND]" in problem:
+        hint = f"Available views: {', '.join(map(view_name, table.reads))}."
+    return ConfigError(
+        "GOLD_SQL_INVALID",
+        f"{table.name}: {sql_path}{f':{number}' if number else ''}: {problem.splitlines()[0].rstrip('.')}"
+        f"{f', in: {line}' if line else '.'}",
+        hint=hint,
+    )
 
 
 def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,15 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.errors import (
+    ConcurrencyError,
+    ConfigError,
+    ContractError,
+    DeltaworksError,
+    FencedError,
+    TransientError,
+    combined_error,
+)
 from deltaworks.gold.answer import raise_failed_checks
 from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
@@ -141,6 +150,12 @@ class GoldBuildResult:
         return {result.table: result for result in self.tables}[name]
 
 
+def log_failure(pipeline: str, table: str, failure: DeltaworksError, error: Exception) -> None:
+    """Logs the error of a table; with its traceback if its condition does not explain it."""
+    trace = error if failure.condition == "JOB_FAILED" else None
+    log.warning("pipeline=%s table=%s failed: %s", pipeline, table, failure, exc_info=trace)
+
+
 class BuildListener(Protocol):
     """Callbacks for the outcome of each table of a build. With a listener, a failing table does not stop the others."""
 
@@ -178,13 +193,15 @@ def rebuild_gold(
         dates: rebuild exactly these dates. Other changes are left to the next build without dates.
         listener: receives the outcome of each table; errors of a single table are then not raised.
 
-    Tables are built in dependency order. A table that fails its checks is not published, nor are tables that read it;
-    the others are.
+    Tables are built in dependency order. A table that fails, or fails its checks, is not published, nor are tables that
+    read it; the others are. Errors of tables are raised after all were tried.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
             GOLD_PARTITION_NOT_TEXT, GOLD_GRAIN_NOT_TIME, GOLD_GRAIN_OUTSIDE_DATE or GOLD_CHECK_INVALID.
-        ContractError: GOLD_CHECK_FAILED, after all tables were tried; REFERENCE_UNREADABLE or REFERENCE_INVALID.
+        ContractError: GOLD_CHECK_FAILED, DATA_FILE_MISSING, DATA_FILE_UNREADABLE; REFERENCE_UNREADABLE or
+            REFERENCE_INVALID.
+        DeltaworksError: GOLD_TABLES_FAILED, which lists several failed tables.
         ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a Delta conflict.
     """
     started = time.monotonic()
@@ -193,14 +210,51 @@ def rebuild_gold(
     refresh_external_inputs(catalog, pipeline, names=[name for table in selection for name in table.reads])
     run = _BuildRun(spark, catalog, spec, selection, full=full, dates=dates, listener=listener)
     results = run.build_tables()
-    update_prediction_alerts(
-        catalog, pipeline, tables=[result.table for result in results.values() if result.checks_passed]
-    )
     if listener is None:
-        raise_failed_checks(
-            pipeline, {name: list(result.failed_checks) for name, result in results.items() if result.failed_checks}
+        raise_failures(
+            pipeline,
+            {name: list(result.failed_checks) for name, result in results.items() if result.failed_checks},
+            list(run.errors.values()),
+            tables=len(selection),
         )
     return GoldBuildResult(pipeline, tuple(results.values()), time.monotonic() - started)
+
+
+def raise_failures(
+    pipeline: str, failed_checks: dict[str, list[str]], errors: Sequence[DeltaworksError], *, tables: int
+) -> None:
+    """Raises if tables failed: the error of a single one, otherwise one that lists all.
+
+    Args:
+        tables: the number of selected tables.
+
+    Raises:
+        DeltaworksError: of a table; GOLD_CHECK_FAILED; or GOLD_TABLES_FAILED.
+    """
+    if not errors:
+        raise_failed_checks(pipeline, failed_checks)
+        return
+    if not failed_checks:
+        raise combined_error("GOLD_TABLES_FAILED", errors, tables=tables)
+    try:
+        raise_failed_checks(pipeline, failed_checks)
+    except ContractError as checks:
+        raise combined_error("GOLD_TABLES_FAILED", [*errors, checks], tables=tables) from checks
+
+
+def table_failure(table: str, error: Exception) -> DeltaworksError:
+    """Returns the error of one gold table, whose message names it."""
+    converted = as_deltaworks_error(error)
+    if re.search(rf"\b{table}\b", converted.message):
+        return converted
+    failure = type(converted)(
+        converted.condition,
+        f"{table}: {converted.message}",
+        hint=converted.hint,
+        retryable=converted.retryable,
+    )
+    failure.__cause__ = error
+    return failure
 
 
 class _BuildRun:
@@ -223,35 +277,74 @@ class _BuildRun:
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._gold = {table.name for table in spec.gold.tables}
         self._results: dict[str, GoldTableResult] = {}
+        #: Errors of tables, by name.
+        self.errors: dict[str, DeltaworksError] = {}
         # Tables refreshed together were mostly built from the same versions, so their changes are read once.
         self._read_changes = cache(changed_hours)
 
     def build_tables(self) -> dict[str, GoldTableResult]:
         """Builds the tables in order and returns their results. Skipped and failed tables have no result."""
         reads = {name for table in self._selection for name in table.reads}
-        inputs = pin_inputs(self._lake, self._spec, sorted(reads - self._gold))
+        inputs = self._pin_shared_inputs(sorted(reads - self._gold))
         jobs: dict[str, TableJob | None] = {
             table.name: self._plan_table(table, inputs) for table in self._selection if not self._gold & {*table.reads}
         }
         with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
             views.prepare([(job.plan, job.sql) for job in jobs.values() if job is not None and job.plan.has_work])
             for table in self._selection:
-                if (held_back := _blocked_result(table, self._results)) is not None:
+                if (held_back := _blocked_result(table, self._results, self.errors)) is not None:
                     self._results[table.name] = held_back
                     continue
                 if table.name not in jobs:
-                    # Pin gold inputs only now, after this run has built them.
-                    table_inputs = inputs | pin_inputs(
-                        self._lake, self._spec, [name for name in table.reads if name in self._gold]
-                    )
-                    views.add_inputs(table_inputs)
-                    jobs[table.name] = self._plan_table(table, table_inputs)
+                    jobs[table.name] = self._plan_reader_of_gold(table, inputs, views)
                 if (job := jobs[table.name]) is not None:
                     self._build_table(job, views)
         return self._results
 
+    def _pin_shared_inputs(self, names: Sequence[str]) -> dict[str, PinnedInput]:
+        """Pins inputs at one version for all tables. Tables that read one that cannot be pinned fail."""
+        pinned: dict[str, PinnedInput] = {}
+        for name in names:
+            try:
+                pinned |= pin_inputs(self._lake, self._spec, [name])
+            except Exception as error:
+                for table in self._selection:
+                    if name in table.reads:
+                        self._fail(table, error)
+        return pinned
+
+    def _plan_reader_of_gold(
+        self, table: GoldTableSpec, inputs: Mapping[str, PinnedInput], views: InputViews
+    ) -> TableJob | None:
+        """Plans a table that reads gold tables, which are pinned only now, after this run has built them."""
+        try:
+            gold = pin_inputs(self._lake, self._spec, [name for name in table.reads if name in self._gold])
+        except Exception as error:
+            self._fail(table, error)
+            return None
+        views.add_inputs({**inputs, **gold})
+        return self._plan_table(table, {**inputs, **gold})
+
+    def _fail(self, table: GoldTableSpec, error: Exception) -> None:
+        """Records the error of a table, and continues with the others.
+
+        Raises:
+            TransientError, FencedError: without a listener, since no other table can be built either.
+        """
+        if table.name in self.errors:
+            return
+        failure = self.errors[table.name] = table_failure(table.name, error)
+        if self._listener is not None:
+            self._listener.on_failed(table, failure)
+            return
+        if isinstance(failure, TransientError | FencedError):
+            raise failure from error
+        log_failure(self._spec.pipeline, table.name, failure, error)
+
     def _plan_table(self, table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob | None:
-        """Plans the build of a table; None if the listener skips it or planning failed."""
+        """Plans the build of a table; None if the listener skips it, or it has failed."""
+        if table.name in self.errors:
+            return None
         key = paths.table(self._spec.pipeline, table.name)
         try:
             job = plan_job(
@@ -266,9 +359,7 @@ class _BuildRun:
                 read_changes=self._read_changes,
             )
         except Exception as error:
-            if self._listener is None:
-                raise
-            self._listener.on_failed(table, error)
+            self._fail(table, error)
             return None
         if self._listener is not None and (reason := self._listener.skip_reason(job)):
             log.warning("pipeline=%s table=%s is not built: %s", self._spec.pipeline, table.name, reason)
@@ -289,10 +380,10 @@ class _BuildRun:
             if result.failed_checks and self._listener is not None:
                 self._results[name] = result
                 raise_failed_checks(self._spec.pipeline, {name: list(result.failed_checks)})
+            if result.checks_passed:
+                update_prediction_alerts(self._catalog, self._spec.pipeline, tables=[name])
         except Exception as error:
-            if self._listener is None:
-                raise
-            self._listener.on_failed(job.plan.table, error)
+            self._fail(job.plan.table, error)
             return
         self._results[name] = result
         if self._dates is None and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
@@ -301,14 +392,16 @@ class _BuildRun:
             self._listener.on_built(job, result)
 
 
-def _blocked_result(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:
-    """Returns the result of a table whose inputs failed their checks; None if it can be built."""
-    failed_inputs = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
+def _blocked_result(
+    table: GoldTableSpec, results: Mapping[str, GoldTableResult], errors: Mapping[str, DeltaworksError]
+) -> GoldTableResult | None:
+    """Returns the result of a table whose inputs failed, or failed their checks; None if it can be built."""
+    failed_inputs = sorted(name for name in table.reads if name in errors)
+    reason = f"input {', '.join(failed_inputs)} failed"
     if not failed_inputs:
-        return None
-    return GoldTableResult(
-        table.name, True, f"input {', '.join(failed_inputs)} failed its checks", {}, checks_passed=False
-    )
+        failed_inputs = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
+        reason = f"input {', '.join(failed_inputs)} failed its checks"
+    return GoldTableResult(table.name, True, reason, {}, checks_passed=False) if failed_inputs else None
 
 
 def _build_or_skip(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.foreign_errors import describe_cause
 from deltaworks.control.home import PipelineHome
 from deltaworks.gold.event_keys import (
     ARRIVAL,
@@ -48,6 +50,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import max_seq_by_date
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+
+log = logging.getLogger(__name__)
 
 # Input versions.
 
@@ -258,9 +262,13 @@ class InputViews:
                     readers.setdefault((part.column, part.is_hourly), []).append((part, sql))
             for same_column in readers.values():
                 part = reduce(Part.union, (part for part, _ in same_column))
-                self._duplicates_in(name, part)
-                if len(same_column) > 1:
-                    self._cache_shared_rows(name, part, [sql for _, sql in same_column])
+                try:
+                    self._duplicates_in(name, part)
+                    if len(same_column) > 1:
+                        self._cache_shared_rows(name, part, [sql for _, sql in same_column])
+                except Exception as error:
+                    # The tables that read this input fail in their own build, and no others.
+                    log.warning("input=%s cannot be prepared: %s", name, describe_cause(error))
 
     def register(self, reads: Sequence[str], part: Part, *, sql: str = "*") -> None:
         """Registers the views of one gold table with the rows of `part`.

@@ -23,9 +23,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import ERASE, user_metadata
-from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.gold.answer import failed_checks, raise_failed_checks
-from deltaworks.gold.build import rebuild_gold, select_gold_tables
+from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.gold.answer import failed_checks
+from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold, select_gold_tables, table_failure
 from deltaworks.gold.input_views import (
     BUILT_FROM,
     FINGERPRINT,
@@ -220,20 +220,32 @@ def refresh_gold(
     selection = select_gold_tables(spec, tables)
     refresh_external_inputs(catalog, pipeline, names=[name for table in selection for name in table.reads])
     results: dict[str, GoldRefreshResult] = {}
+    errors: dict[str, DeltaworksError] = {}
     for table in selection:
-        blocking = sorted(name for name in table.reads if name in results and results[name].failed_checks)
+        blocking = sorted(
+            name for name in table.reads if name in errors or (name in results and results[name].failed_checks)
+        )
         if blocking:
-            reason = f"input {', '.join(blocking)} failed its checks"
+            reason = f"input {', '.join(blocking)} failed"
             results[table.name] = GoldRefreshResult(
                 table=table.name, dry_run=False, built_from={}, reason=reason, failed_checks=(reason,)
             )
             continue
-        results[table.name] = _TableRefresh(spark, catalog, spec, table, fault).run()
+        try:
+            results[table.name] = _TableRefresh(spark, catalog, spec, table, fault).run()
+        except Exception as error:  # the tables that do not read it are still refreshed
+            failure = errors[table.name] = table_failure(table.name, error)
+            if isinstance(failure, TransientError | FencedError):
+                raise
+            log_failure(pipeline, table.name, failure, error)
     swapped = [name for name, result in results.items() if result.swapped]
     if swapped:
         rebuild_gold(spark, catalog, pipeline, tables=_with_downstream_tables(spec, swapped))
-    raise_failed_checks(
-        pipeline, {name: list(result.failed_checks) for name, result in results.items() if result.failed_checks}
+    raise_failures(
+        pipeline,
+        {name: list(result.failed_checks) for name, result in results.items() if result.failed_checks},
+        list(errors.values()),
+        tables=len(selection),
     )
     return list(results.values())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -17,11 +18,13 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
-from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, combined_error
 from deltaworks.maintenance.layout import OptimizedTable, optimized_tables, read_layout, select_tables
 from deltaworks.maintenance.optimize import (
     LEFT_TO_SPARK,
@@ -38,7 +41,6 @@ from deltaworks.maintenance.partition_choice import (
     closes_at,
     forced_choice,
 )
-from deltaworks.maintenance.table_failures import combined_error, table_error
 from deltaworks.maintenance.table_health.measure import PartitionHealth, table_health
 from deltaworks.maintenance.vacuum import exclusive_maintenance
 from deltaworks.maintenance.zorder_ledger import LedgerState, ZOrderLedger, read_ledger
@@ -222,6 +224,19 @@ def _benefit(candidate: Candidate) -> float:
     return candidate.choice.benefit
 
 
+def table_error(error: BaseException, *, pipeline: str, table: str) -> DeltaworksError:
+    """Returns the error of one table, whose message names it, and the data file if the error is about one."""
+    converted = as_deltaworks_error(error)
+    if converted.condition == "JOB_FAILED":
+        damaged = data_file_error(error, tables=[f"{pipeline}.{table}"])
+        return damaged or DeltaworksError("OPTIMIZE_FAILED", f"{table}: {converted.message}", retryable=True)
+    if f"{table!r}" in converted.message or re.search(rf"(?:^|[ .]){table}[ :]", converted.message):
+        return converted
+    return type(converted)(
+        converted.condition, f"{table}: {converted.message}", hint=converted.hint, retryable=converted.retryable
+    )
+
+
 log = logging.getLogger(__name__)
 
 
@@ -278,7 +293,8 @@ class OptimizeRun:
         return [done], self._error({table})
 
     def _error(self, tables: Collection[str]) -> DeltaworksError | None:
-        return combined_error(list(self._errors.values()), tables=len(tables)) if self._errors else None
+        errors = list(self._errors.values())
+        return combined_error("OPTIMIZE_FAILED", errors, tables=len(tables)) if errors else None
 
     def _run_round(
         self,
@@ -330,7 +346,7 @@ class OptimizeRun:
             return optimizer.run(selected, result)
         except Exception as error:  # the remaining tables are still optimized
             lock.check()
-            failure = table_error(error, table=name, key=paths.table(self._spec.pipeline, name))
+            failure = table_error(error, pipeline=self._spec.pipeline, table=name)
             log.warning("table=%s failed: %s", name, failure)
             log.debug("table=%s", name, exc_info=error)
             self._errors[name] = failure

@@ -70,6 +70,7 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
             _pipeline_panel("Rows per second", "deltaworks_stream_rows_total", rate=True),
             _pipeline_panel("Quarantined per second", "deltaworks_stream_quarantined_total", rate=True),
             _pipeline_panel("Quarantined share", "deltaworks_stream_quarantined_share"),
+            _pipeline_panel("Recent quarantined share", "deltaworks_stream_recent_quarantined_share"),
             _pipeline_panel("Waiting records", "deltaworks_stream_backlog_records"),
             _pipeline_panel("Waiting files", "deltaworks_stream_backlog_files"),
             _pipeline_panel("Waiting bytes", "deltaworks_stream_backlog_bytes"),

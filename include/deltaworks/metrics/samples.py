@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 #: Cause of a health verdict if the heartbeat could not be read.
 _UNREADABLE = "HEARTBEAT_UNREADABLE"
 STATES: tuple[str, ...] = get_args(HealthState)
+#: Minutes of the recent share of quarantined events.
+RECENT_MINUTES: Final = 5
 _LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
 
 
@@ -137,6 +139,8 @@ def _stream(item: Report, now: datetime) -> Iterator[Sample]:
         yield Sample("deltaworks_stream_time_left_seconds", name, verdict.time_left_seconds)
     hour = item.throughput.last_hour(now)
     yield Sample("deltaworks_stream_quarantined_share", name, hour.quarantined_share)
+    recent = item.throughput.last_minutes(now, RECENT_MINUTES)
+    yield Sample("deltaworks_stream_recent_quarantined_share", name, recent.quarantined_share)
     if beat is None:
         return
     lag = age_seconds(beat.oldest_pending_at, now) if beat.oldest_pending_at is not None else 0.0
@@ -302,6 +306,13 @@ _FAMILIES: Final = (
         "gauge",
         _STREAM,
         "Fraction of the last hour's events that was quarantined.",
+        "percentunit",
+    ),
+    MetricFamily(
+        "deltaworks_stream_recent_quarantined_share",
+        "gauge",
+        _STREAM,
+        "Fraction of the events of the last 5 minutes that was quarantined.",
         "percentunit",
     ),
     MetricFamily(

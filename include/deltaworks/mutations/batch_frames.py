@@ -255,7 +255,8 @@ def _filter_organisations(rows: DataFrame, organisations: set[str]) -> DataFrame
 
 def _bounds_unavailable(batch: MutationBatch, error: Exception) -> Exception:
     mapped = as_deltaworks_error(error)
-    if mapped.condition != "JOB_FAILED":
+    # A missing file is most likely one of an old version, which VACUUM has deleted.
+    if mapped.condition not in ("JOB_FAILED", "DATA_FILE_MISSING"):
         return mapped
     return ContractError(
         "MUTATION_BOUNDS_UNAVAILABLE",

@@ -11,9 +11,10 @@ A hung process is ended by clearing its running task, which is safe at any time:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from deltaworks.airflow_client.api import DagRun, TaskInstance
@@ -24,8 +25,9 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag, read_heartbeat
 from deltaworks.control.health.limits import HealthLimits, age_seconds
 from deltaworks.control.health.report import SlotUse, limits_of, slot_use, subjects
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
@@ -87,6 +89,8 @@ class ContinuousJob:
         dag_id: empty if Kubernetes runs it, as it does relays; a stopped relay's pod waits.
         group: for one pipeline of a group, the group. Its DAG is not paused for a single pipeline.
         slot_use: reads the use of its pool by other processes; None if it has no pool.
+        check_start: raises if the job's next start is refused; called before anything is changed.
+        refused_members: returns the errors of a group's pipelines whose start is refused.
     """
 
     display_name: str
@@ -99,6 +103,8 @@ class ContinuousJob:
     group: str = ""
     limits: HealthLimits = field(default_factory=HealthLimits)
     slot_use: Callable[[], SlotUse | None] = lambda: None
+    check_start: Callable[[], None] = lambda: None
+    refused_members: Callable[[], list[DeltaworksError]] = list
 
     @property
     def is_stalled(self) -> bool:
@@ -185,9 +191,15 @@ def stop_job(
 def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], None]) -> None:
     """Clears a job's stop flag and backoff, and unpauses its DAG. Idempotent.
 
+    A group starts without the members that are refused.
+
     Raises:
+        ContractError: SPEC_CHANGE_UNSAFE, SPEC_RECORD_UNREADABLE: the stream would end at once; nothing is changed.
         DeltaworksError: the flag is cleared, but the DAG is not unpaused; the condition is that of Airflow's error.
     """
+    job.check_start()
+    for refused in job.refused_members():
+        echo(f"It starts without one of its members. {refused}")
     job.clear_stop()
     if job.is_group_stopped:
         echo(f"{job.display_name} runs again once its group does: `deltaworks start --group {job.group}`.")
@@ -233,8 +245,12 @@ def restart_job(
     stays. So Airflow is needed only to unpause a paused DAG, and to clear the task of a stalled job.
 
     Raises:
-        DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING.
+        DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING. ContractError: the start of the job, or
+            of a member of the group, is refused; it keeps running.
     """
+    job.check_start()
+    for refused in job.refused_members():
+        raise refused
     if job.is_stalled:
         _kill_stalled(job, connect=connect, echo=echo)
     else:
@@ -287,7 +303,38 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
         if kind == "stream" and subject in catalog.pipelines
         else HealthLimits(),
         slot_use=lambda: _read_slot_use(catalog, objects, location.dag_id),
+        check_start=partial(check_stream_start, catalog, subject) if kind == "stream" and is_start else lambda: None,
     )
+
+
+def check_stream_start(catalog: Catalog, pipeline: str) -> None:
+    """Checks what the stream checks when it starts: that it may continue with the current declaration.
+
+    Raises:
+        ConfigError: the declaration is invalid.
+        ContractError: SPEC_CHANGE_UNSAFE, SPEC_RECORD_UNREADABLE.
+    """
+    spec, home = catalog.pipeline(pipeline), PipelineHome.open(catalog.environment.lake, pipeline)
+    try:
+        home.specs.check(spec)
+    except ContractError as error:
+        if error.condition != "SPEC_CHANGE_UNSAFE":
+            raise
+        # Imported for an unsafe edit only: it reads tables, since an edit is safe while these have no rows.
+        from deltaworks.engine.recovery import check_spec
+        from deltaworks.tables.lake import Lake
+
+        check_spec(Lake(catalog.environment.lake), home, spec)
+
+
+def _refused_members(catalog: Catalog, pipelines: Sequence[str]) -> list[DeltaworksError]:
+    refused: list[DeltaworksError] = []
+    for pipeline in pipelines:
+        try:
+            check_stream_start(catalog, pipeline)
+        except (ConfigError, ContractError) as error:
+            refused.append(error)
+    return refused
 
 
 def _read_slot_use(catalog: Catalog, objects: ObjectStore, dag: str) -> SlotUse | None:
@@ -401,6 +448,7 @@ def group_job(catalog: Catalog, name: str) -> ContinuousJob:
         flag=group_stop_flag(objects, name),
         backoffs=(group_backoff(objects, name), *(_backoff(objects, folder) for folder in folders)),
         heartbeats=tuple(map(paths.heartbeat, folders)),
+        refused_members=partial(_refused_members, catalog, tuple(declared.members)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -64,16 +65,19 @@ def recover_log(context: OperationContext, options: LogOptions) -> Report:
 class FilesOptions(Options):
     """Options of a recovery of data files."""
 
-    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose data files are missing.")
+    table: Annotated[str, Positional(), _TABLE] = Field(
+        description="The table whose data files are missing or unreadable."
+    )
     max_rows: int | None = Field(
         None, ge=0, description=("Refuse if more rows than this are missing; required to apply it.")
     )
+    full: bool = Field(False, description="Also read all rows of each file; otherwise only sizes and footers.")
     allow_missing: bool = Field(False, description=_ALLOW_MISSING)
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
 def recover_files(context: OperationContext, options: FilesOptions) -> Report:
-    """Removes lost files from the log and restores their rows from the source objects. Idempotent."""
+    """Removes missing and unreadable files from the log and restores their rows from their objects. Idempotent."""
     from deltaworks.recovery.repair.lost_files import repair_files
 
     pipeline, table = context.subject, options.table
@@ -84,8 +88,9 @@ def recover_files(context: OperationContext, options: FilesOptions) -> Report:
         dry_run=options.dry_run,
         max_rows=options.max_rows,
         allow_missing=options.allow_missing,
+        full=options.full,
     )
-    parts: list[str | Listing] = [f"missing: {path}" for path in result.files[:_MAX_SHOWN]]
+    parts: list[str | Listing] = [f"{path} {problem}" for path, problem in islice(result.problems.items(), _MAX_SHOWN)]
     if result.files:
         span = f", {result.batches[0]} to {result.batches[-1]}" if result.batches else ""
         more = f", without {result.uncounted} files whose number of rows is unknown" if result.uncounted else ""

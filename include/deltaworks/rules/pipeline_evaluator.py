@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 import duckdb
 
 from deltaworks.control import paths
+from deltaworks.control.foreign_errors import DATA_FILE_CONDITIONS
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.rules.evaluation import RuleEvaluation
@@ -121,9 +122,10 @@ class PipelineEvaluator:
             evaluator.evaluate(connection, due, freshness, now, inhibitors)
             evaluator.build_next_baseline(connection, now)
         except ContractError as error:
-            if error.condition != "RULE_BROKEN":
+            if error.condition not in ("RULE_BROKEN", *DATA_FILE_CONDITIONS):
                 raise
-            evaluator.report_not_evaluated(freshness, now, problem=error.message)
+            problem = error.message if error.condition == "RULE_BROKEN" else f"{error.message} {error.hint}"
+            evaluator.report_not_evaluated(freshness, now, problem=problem)
             return False
         evaluator.is_current = True
         return True

@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.errors import ContractError
 from deltaworks.rules.evaluation import MinuteRows, minute_start
 from deltaworks.rules.verdicts import Observation
@@ -65,7 +66,7 @@ class RuleQuery:
         """Inserts the values of a long range into a table of the connection: step, labels, value.
 
         Raises:
-            ContractError: RULE_BROKEN.
+            ContractError: RULE_BROKEN, DATA_FILE_MISSING, DATA_FILE_UNREADABLE.
         """
         query = (
             f"INSERT INTO {table} SELECT step, labels, value FROM ({self._observations_sql()}) WHERE value IS NOT NULL"
@@ -88,7 +89,7 @@ class RuleQuery:
         except duckdb.InterruptException as error:
             raise broken_rule_error(self.rule, f"the query timed out after {timeout_seconds:.0f} s") from error
         except duckdb.Error as error:
-            raise broken_rule_error(self.rule, describe_error(error)) from error
+            raise data_file_error(error) or broken_rule_error(self.rule, describe_error(error)) from error
 
     def _observations_sql(self) -> str:
         """Returns SQL for step, labels, value, samples, combined steps and width, ordered by step."""

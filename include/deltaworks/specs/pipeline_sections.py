@@ -168,10 +168,16 @@ class HealthLimitsSpec(Spec):
         default=5,
         ge=0,
         le=100,
-        description="percentage of quarantined events from which an alert is raised; 100: never",
+        description="percentage of quarantined events of an hour from which an alert is raised; 100: never",
+    )
+    quarantined_run_percent: float = Field(
+        default=25,
+        ge=0,
+        le=100,
+        description="the same for minutes in a row within the hour, such as a batch that was rejected as a whole",
     )
     quarantined_events_min: int = Field(
-        default=100, ge=1, description="minimum number of events per day for that alert"
+        default=100, ge=1, description="minimum number of events for that alert, of up to a day or of the minutes"
     )
 
 

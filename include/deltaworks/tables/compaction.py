@@ -27,7 +27,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.features import reasons_against_compacting
@@ -221,8 +221,9 @@ def _read_small_file(files: DataFiles, added: Action, budget: _MemoryBudget) -> 
         for batch in files.read(added, batch_rows=_BATCH_ROWS):
             budget.reserve(batch.nbytes)
             batches.append(_conform_batch(batch, files))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise SparkRequiredError(f"{added['path']} cannot be read: {error}"[:300]) from error
+    except (ContractError, OSError, pa.ArrowInvalid) as error:
+        # The other partitions are still merged. Spark's error names a damaged file.
+        raise SparkRequiredError(f"{added['path']} cannot be read: {error.__cause__ or error}"[:300]) from error
     rows, logged_rows = sum(batch.num_rows for batch in batches), stats_of(added).get("numRecords")
     if logged_rows is not None and logged_rows != rows:
         raise SparkRequiredError(f"{added['path']} has {rows:,} rows, but the log has {logged_rows:,}")

@@ -349,17 +349,17 @@ def dataset_of(lake: Lake, table: DeltaTable) -> TableDataset:
 
 def _dataset(lake: Lake, table: DeltaTable, schema: pa.Schema) -> TableDataset:
     address = urlparse(table.table_uri)
-    root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
+    root = unquote(address.netloc + address.path).rstrip("/")
     added, file_format = pa.table(table.get_add_actions()), parquet_format()
-    # Paths are URL-encoded in the log, but not in a dataset.
-    paths = map(unquote, added.column("path").to_pylist())
+    # Paths are URL-encoded in the log, but not in a dataset. They are complete, so that Arrow's errors name the table.
+    paths = [f"{root}/{unquote(path)}" for path in added.column("path").to_pylist()]
     fragments = [
-        file_format.make_fragment(path, filesystem=root, partition_expression=partition, file_size=size)
+        file_format.make_fragment(path, filesystem=lake.filesystem, partition_expression=partition, file_size=size)
         for path, partition, size in zip(
             paths, _partitions(added, schema), added.column("size_bytes").to_pylist(), strict=True
         )
     ]
-    return TableDataset(fragments, schema, root, added)
+    return TableDataset(fragments, schema, lake.filesystem, added)
 
 
 def _partitions(added: pa.Table, schema: pa.Schema) -> list[pc.Expression]:
@@ -430,8 +430,10 @@ def _batches_without_deleted(lake: Lake, table: DeltaTable) -> Iterator[pa.Recor
         unquote(path): mask.values
         for path, mask in zip(vectors.column("filepath").to_pylist(), vectors.column("selection_vector"), strict=True)
     }
-    root = unquote(f"{table.table_uri.rstrip('/')}/")
-    fragments = {f"{root}{fragment.path}": fragment for fragment in _dataset(lake, table, schema).get_fragments()}
+    scheme, separator, _ = table.table_uri.rpartition("://")
+    fragments = {
+        f"{scheme}{separator}{fragment.path}": fragment for fragment in _dataset(lake, table, schema).get_fragments()
+    }
     if _has_column_mapping(table) or not masks.keys() <= fragments.keys():
         # delta-rs maps names of columns and resolves files of other tables, but reads INT96 in nanoseconds.
         yield from pa.RecordBatchReader.from_stream(table.scan()).cast(schema)

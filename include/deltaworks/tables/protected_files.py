@@ -12,21 +12,26 @@ import math
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
+from deltaworks.control.foreign_errors import data_file_error, describe_cause
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay
 from deltaworks.specs.maintenance import DEFAULT_RETENTION_HOURS
+from deltaworks.tables.files import open_data_file, open_parquet, parquet_batches
 from deltaworks.tables.lake import Lake, arrow_path, select_rows
-from deltaworks.tables.log import Action, FileId, is_absolute_path
+from deltaworks.tables.log import Action, FileId, is_absolute_path, row_count
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,
     CAUGHT_UP,
@@ -42,6 +47,11 @@ _MAX_STAT_REQUESTS = 1_000
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID_LENGTH = 20
 _STAT_BATCH_SIZE = 1_000
+#: How thoroughly data files are checked.
+Depth = Literal["size", "footer", "rows"]
+#: Threads per check. A thread that reads rows holds a batch of them in memory.
+_CHECK_THREADS: Final[Mapping[Depth, int]] = {"footer": 16, "rows": 4}
+_MISSING: Final = "is missing"
 _INTERVAL_PART = r"(\d+)\s+(microsecond|millisecond|second|minute|hour|day|week|month|year)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_INTERVAL_PART}(?:\s+{_INTERVAL_PART})*", re.IGNORECASE)
 #: Hours of a unit; of months and years, which Delta does not define as a length, the longest.
@@ -80,6 +90,55 @@ def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | It
     present = {info.path.removeprefix(f"{root}/"): info.size for info in infos if info.type is fs.FileType.File}
     # A deletion vector's object holds several vectors, and the log has the size of each.
     return [path for path in required if path not in present or sizes.get(path) not in (None, present[path])]
+
+
+def find_damaged_files(
+    lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable[Action], *, depth: Depth = "size"
+) -> dict[str, str]:
+    """Returns the files of these add actions that cannot be read, sorted by path, with the problem of each.
+
+    Files with an absolute path belong to another table and are not checked.
+
+    Args:
+        depth: `size` compares sizes with the log, as `find_missing_files`; `footer` also reads the footer of each file,
+            a request or two; `rows` reads all rows of each file.
+    """
+    actions = list(files.values()) if isinstance(files, Mapping) else list(files)
+    absent = find_missing_files(lake, key, actions)
+    root = arrow_path(lake.storage, key)
+    infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in absent]) if absent else []
+    problems = {
+        path: f"has {info.size:,} bytes, which is not the size in the log" if info.is_file else _MISSING
+        for path, info in zip(absent, infos, strict=True)
+    }
+    if depth != "size":
+        read = {unquote(action["path"]): action for action in actions if not is_absolute_path(action["path"])}
+        remaining = [action for path, action in read.items() if path not in problems]
+        with ThreadPoolExecutor(_CHECK_THREADS[depth]) as pool:
+            checked = pool.map(partial(_file_problem, lake.filesystem, root, depth == "rows"), remaining)
+            problems |= {path: problem for path, problem in checked if problem}
+    return dict(sorted(problems.items()))
+
+
+def _file_problem(filesystem: fs.FileSystem, root: str, with_rows: bool, added: Action) -> tuple[str, str]:
+    """Returns the path of a file and why it cannot be read; empty if it can."""
+    path, logged_rows = unquote(added["path"]), row_count(added)
+    try:
+        # The footer is at the end, so a file is not read whole for it.
+        limit = {} if with_rows else {"single_request_bytes": 0}
+        with open_data_file(filesystem, f"{root}/{path}", added["size"], **limit) as source:
+            rows = open_parquet(source).metadata.num_rows
+            if with_rows:
+                rows = sum(batch.num_rows for batch in parquet_batches(source))
+    except FileNotFoundError:
+        return path, _MISSING
+    except (OSError, pa.ArrowException) as error:
+        if (damage := data_file_error(error, tables=[root])) is None:
+            raise
+        return path, _MISSING if damage.condition == "DATA_FILE_MISSING" else describe_cause(error)
+    if logged_rows is not None and rows != logged_rows:
+        return path, f"has {rows:,} rows, and the log says {logged_rows:,}"
+    return path, ""
 
 
 def required_objects(action: Action) -> list[str]:

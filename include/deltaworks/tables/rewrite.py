@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition
@@ -81,18 +82,21 @@ class DataFiles:
 
         Raises:
             SparkRequiredError: the file belongs to another table.
-            ContractError: DELETION_VECTOR_UNREADABLE.
-            OSError, ArrowInvalid: the file cannot be read.
+            ContractError: DELETION_VECTOR_UNREADABLE, DATA_FILE_MISSING, DATA_FILE_UNREADABLE.
+            OSError, ArrowInvalid: the file cannot be read for another reason.
         """
         if is_absolute_path(added["path"]):
             raise SparkRequiredError("it references a file of another table")
         deleted = deleted_positions(self._lake, self._key, added)
         path, position = f"{self._root}/{unquote(added['path'])}", 0
-        with open_data_file(self._lake.filesystem, path, int(added.get("size") or 0)) as source:
-            for batch in parquet_batches(source, dictionary_encoded=dictionary_encoded, batch_rows=batch_rows):
-                end = position + batch.num_rows
-                yield batch, _alive_mask(deleted, position, end) if len(deleted) else None
-                position = end
+        try:
+            with open_data_file(self._lake.filesystem, path, int(added.get("size") or 0)) as source:
+                for batch in parquet_batches(source, dictionary_encoded=dictionary_encoded, batch_rows=batch_rows):
+                    end = position + batch.num_rows
+                    yield batch, _alive_mask(deleted, position, end) if len(deleted) else None
+                    position = end
+        except (OSError, pa.ArrowException) as error:
+            raise data_file_error(error, key=f"{self._key}/{unquote(added['path'])}") or error from error
 
     def read_declared(self, added: Action) -> pa.Table:
         """Returns the rows of an added file with the table's columns."""

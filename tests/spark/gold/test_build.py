@@ -307,12 +307,19 @@ def test_requested_dates_of_a_new_table_build_it_in_full(spark: SparkSession, sh
 def test_sql_that_cannot_run_and_unknown_tables_are_configuration_errors(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a")])
     sql = shop.root / "include/pipelines/shop/gold/daily.sql"
-    conditions = []
-    for text in ("SELECT nothing FROM events", "SELECT count(*) AS n FROM events", "SELEC", "SELECT '1' AS event_date"):
+    conditions, errors = [], []
+    for text in (
+        "SELECT nothing FROM events",
+        "SELECT count(*) AS n FROM events",
+        "SELECT event_date,\n  1 AS n\nFROMM events\nWHERE true",
+        "SELECT '1' AS event_date",
+        "SELECT event_date\nFROM evnts",
+    ):
         sql.write_text(text)
         with pytest.raises(ConfigError) as raised:
             rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
         conditions.append(raised.value.condition)
+        errors.append(raised.value)
     with pytest.raises(ConfigError, match="GOLD_TABLE_UNKNOWN"):
         rebuild_gold(spark, shop.catalog, "shop", tables=["dayly"])
 
@@ -321,7 +328,17 @@ def test_sql_that_cannot_run_and_unknown_tables_are_configuration_errors(spark: 
         "GOLD_COLUMN_MISSING",
         "GOLD_SQL_INVALID",
         "GOLD_PARTITION_NOT_DATE",
+        "GOLD_SQL_INVALID",
     ]
+    assert errors[0].message.startswith(f"daily: {sql}:1: [UNRESOLVED_COLUMN.")
+    assert errors[0].message.endswith(", in: SELECT nothing FROM events")
+    # The SQL is said once and only where it is wrong, and a syntax error is no question of views.
+    assert errors[2].message == (
+        f"daily: {sql}:3: [PARSE_SYNTAX_ERROR] Syntax error at or near 'FROMM', in: FROMM events"
+    )
+    assert errors[2].hint == "Correct the SQL, then run `deltaworks pipelines check`."
+    assert errors[4].message.startswith(f"daily: {sql}:2: [TABLE_OR_VIEW_NOT_FOUND]")
+    assert errors[4].hint == "Available views: events."
 
 
 DAY = 86_400

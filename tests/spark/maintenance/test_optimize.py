@@ -408,7 +408,8 @@ def test_good_tables_are_optimized_and_the_error_names_the_file(spark: SparkSess
 
     assert raised.value.condition == "DATA_FILE_UNREADABLE"
     assert not raised.value.retryable
-    assert raised.value.message.startswith(f"torn: data file event_date=2025-03-01/{torn.name} cannot be read: ")
+    assert raised.value.message.startswith(f"pulse.torn: data file event_date=2025-03-01/{torn.name} cannot be read: ")
+    assert "`deltaworks recover files pulse torn`" in raised.value.hint
     results = {each.table: each for each in told}
     assert {name: (each.partitions, bool(each.error)) for name, each in results.items()} == {
         "events": (1, False),
@@ -432,7 +433,7 @@ def test_all_failed_tables_are_named_and_nothing_is_retried_in_vain(spark: Spark
     assert not raised.value.retryable
     message = raised.value.message
     assert message.startswith("2 of 5 tables failed: ")
-    assert f"[DATA_FILE_UNREADABLE] torn: data file event_date=2025-03-01/{torn.name} cannot be read: " in message
-    assert f"[DATA_FILE_MISSING] gone: data file event_date=2025-03-01/{gone.name} does not exist: " in message
+    assert f"[DATA_FILE_UNREADABLE] pulse.torn: data file event_date=2025-03-01/{torn.name} cannot be read: " in message
+    assert f"[DATA_FILE_MISSING] pulse.gone: data file event_date=2025-03-01/{gone.name} is missing" in message
     assert "Py4J" not in message
     assert {each.table for each in told if each.partitions} == {"events", "plain"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -321,3 +323,36 @@ def test_an_unconfined_query_may_use_files_and_the_error_says_how(files: Path) -
 
     assert "--unconfined" in refused.hint
     assert json.loads(answered.stdout)[0] == {"name": "ada", "amount": 1}
+
+
+def break_pages(file: Path) -> None:
+    data, footer = file.read_bytes(), pq.read_metadata(file).serialized_size
+    file.write_bytes(data[:4] + b"\xff" * (len(data) - footer - 12) + data[-footer - 8 :])
+
+
+@pytest.mark.parametrize(
+    ("damage", "condition", "command"),
+    [
+        (Path.unlink, "DATA_FILE_MISSING", "`deltaworks recover files shop orders`"),
+        (
+            lambda file: file.write_bytes(b"\1" * 3_000),
+            "DATA_FILE_UNREADABLE",
+            "`deltaworks recover files shop orders`",
+        ),
+        (break_pages, "DATA_FILE_UNREADABLE", "`deltaworks recover files shop orders --full`"),
+    ],
+    ids=["missing", "overwritten", "pages"],
+)
+@pytest.mark.parametrize("query", ["SELECT sum(amount) FROM shop.orders", "SELECT * FROM shop.orders WHERE amount > 0"])
+def test_a_damaged_file_is_named_with_its_table_and_repair(
+    damage: Callable[[Path], object], condition: str, command: str, query: str
+) -> None:
+    file = min(folder("orders").rglob("*.parquet"))
+    damage(file)
+
+    error = error_of(query)
+
+    assert (error.condition, command in error.hint) == (condition, True)
+    assert error.message.startswith("shop.orders: ")
+    if damage is not break_pages:  # Arrow names no file whose pages it cannot decode
+        assert file.name in error.message

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from deltaworks.cli import app, streams
@@ -13,8 +15,11 @@ from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.heartbeat import StopFlag, group_backoff, group_stop_flag
 from deltaworks.control.health.report import check_subject, subjects
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.commands import output_of as invoke
@@ -122,5 +127,42 @@ def test_a_member_is_restarted_by_its_driver(catalog: Catalog, objects: ObjectSt
 def test_a_group_is_restarted_as_a_whole(catalog: Catalog, objects: ObjectStore, airflow: AirflowServer) -> None:
     invoke("restart", "--group", "small")
 
+    assert group_stop_flag(objects, "small").read() is None
+    assert pauses(airflow) == [("unpause", "small__stream_group")]
+
+
+def refuse_member(catalog: Catalog, objects: ObjectStore, name: str) -> None:
+    """The member ran with another source, and its table has rows."""
+    spec = catalog.pipeline(name)
+    declared = spec.to_dict()
+    ran_with = PipelineSpec.model_validate(declared | {"source": declared["source"] | {"uri": "file:///former"}})
+    PipelineHome(objects, name).specs.record_start(ran_with, owner_epoch=1)
+    folder = catalog.environment.lake.prefix
+    write_deltalake(f"{folder}/{paths.table(name, spec.tables[0].name)}", pa.table({"amount": [1]}))
+
+
+def test_a_group_keeps_running_if_the_start_of_a_member_is_refused(
+    catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
+) -> None:
+    refuse_member(catalog, objects, "b")
+
+    result = CliRunner().invoke(app, ["restart", "--group", "small"])
+
+    assert isinstance(result.exception, ContractError)
+    assert (result.exception.condition, "'b'" in result.exception.message) == ("SPEC_CHANGE_UNSAFE", True)
+    assert group_stop_flag(objects, "small").read() is None
+    assert airflow.requests == []
+    assert "released" in invoke("restart", "a")
+
+
+def test_a_stopped_group_starts_without_its_refused_member_and_says_so(
+    catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
+) -> None:
+    group_stop_flag(objects, "small").set(by="ada", reason="test")
+    refuse_member(catalog, objects, "b")
+
+    said = invoke("start", "--group", "small")
+
+    assert "It starts without one of its members. [SPEC_CHANGE_UNSAFE] The stream of 'b'" in said
     assert group_stop_flag(objects, "small").read() is None
     assert pauses(airflow) == [("unpause", "small__stream_group")]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from deltaworks.airflow_client import requests as airflow_requests
@@ -14,8 +16,10 @@ from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.heartbeat import StopFlag
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.commands import output_of as invoke
 from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
@@ -270,3 +274,59 @@ def test_without_airflow_a_stream_is_restarted_by_its_flag(airflow: AirflowServe
     assert flag.read() is None
     assert error.condition == "AIRFLOW_UNREACHABLE"
     assert "While it is paused, no run starts" in error.message
+
+
+#: Edits of pipeline.yaml: the text, and what replaces it.
+EDITS = {
+    "none": ("owner: tests", "owner: tests"),
+    "owner": ("owner: tests", "owner: others"),
+    "path": ("{name: amount, path: amount,", "{name: amount, path: total,"),
+    "type": ('"decimal(12,2)"', "double"),
+    "bucket": ("bucket: landing", "bucket: other"),
+    "batch size": ("max_bytes_per_batch: 64MiB", "max_bytes_per_batch: 32MiB"),
+}
+
+
+@pytest.mark.parametrize("verb", ["start", "restart"])
+@pytest.mark.parametrize("has_rows", [True, False])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_start_is_refused_before_anything_is_stopped_exactly_if_diff_says_so(  # noqa: PLR0917 - fixtures, parameters
+    lake: ObjectStore, airflow: AirflowServer, flag: StopFlag, tmp_path: Path, verb: str, has_rows: bool, edit: str
+) -> None:
+    PipelineHome(lake, "shop").specs.record_start(load_catalog("local", root=tmp_path).pipeline("shop"), owner_epoch=1)
+    if has_rows:
+        write_deltalake(str(tmp_path / "lake" / paths.table("shop", "orders")), pa.table({"amount": [1]}))
+    write_heartbeat(lake, "ended")
+    file = tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml"
+    text = file.read_text()
+    assert EDITS[edit][0] in text
+    file.write_text(text.replace(*EDITS[edit]))
+    if verb == "start":
+        flag.set(by="ada", reason="test")
+    refused = CliRunner().invoke(app, ["pipelines", "diff", "shop"]).exit_code == 11
+    assert refused == (has_rows and edit in ("path", "type", "bucket"))
+
+    if not refused:
+        assert "shop is released" in invoke(verb, "shop")
+        return
+    before = flag.read()
+    said, error = rejected(verb, "shop")
+
+    assert (said, error.condition) == ("", "SPEC_CHANGE_UNSAFE")
+    assert error.hint.startswith("Put ")
+    assert "back in pipeline.yaml, then `deltaworks start shop`. Otherwise: " in error.hint
+    assert flag.read() == before
+    assert airflow.requests == []
+    file.write_text(text)
+    assert "shop is released" in invoke(verb, "shop")
+
+
+def test_a_refused_edit_may_still_be_stopped(lake: ObjectStore, flag: StopFlag, tmp_path: Path) -> None:
+    PipelineHome(lake, "shop").specs.record_start(load_catalog("local", root=tmp_path).pipeline("shop"), owner_epoch=1)
+    write_deltalake(str(tmp_path / "lake" / paths.table("shop", "orders")), pa.table({"amount": [1]}))
+    file = tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml"
+    file.write_text(file.read_text().replace(*EDITS["type"]))
+
+    invoke("stop", "shop")
+
+    assert flag.read() is not None

@@ -54,7 +54,7 @@ def test_our_own_errors_keep_their_exit_code_condition_and_verdict(
     said = last_line(capsys.readouterr().out)
     assert said == {
         "condition": "SOME_CONDITION",
-        "message": "what\\nhappened",
+        "message": "what happened",
         "hint": "do this",
         "retryable": error.retryable,
     }

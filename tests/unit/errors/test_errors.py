@@ -51,7 +51,7 @@ def test_the_line_for_a_launcher_is_one_line_of_json() -> None:
     marker, _, record = line.partition(" ")
     assert "\n" not in line
     assert marker == "DELTAWORKS_ERROR"
-    assert json.loads(record) == {"condition": "X", "message": "first\\nsecond", "hint": "é", "retryable": True}
+    assert json.loads(record) == {"condition": "X", "message": "first second", "hint": "é", "retryable": True}
 
 
 def test_the_line_has_the_nonce_of_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_listed_items_have_lines_of_their_own_and_survive_the_way_to_the_driver(
 
     copy = pickle.loads(pickle.dumps(error))
 
-    assert str(error).split("\n") == ["[X] 2 errors:", "  first\\n  Next: obey", "  second"]
+    assert str(error).split("\n") == ["[X] 2 errors:", "  first Next: obey", "  second"]
     assert (copy.summary, copy.items, copy.message) == (error.summary, error.items, error.message)
 
 

@@ -283,6 +283,29 @@ def test_failing_sql_raises_an_alert_and_minutes_are_caught_up_after_the_fix(tmp
     assert episodes(harness.state()) == [("10:05", "10:07", "10:15")]
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"\1" * 3_000)], ids=["gone", "torn"])
+def test_a_damaged_file_is_told_with_its_repair_and_ends_no_evaluation(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
+    harness.append_rates([*LINE, WELL])
+    folder = Path(harness.catalog.environment.lake.prefix, paths.table("shop", "errors_minute"))
+    file = min(folder.rglob("*.parquet"))
+    content = file.read_bytes()
+    damage(file)
+
+    harness.evaluate_at(5 + LAG)
+
+    assert harness.sent("RULE_BROKEN") == [("raised", "shop.rate")]
+    summary = harness.notifications("RULE_BROKEN")[0].summary
+    assert f"shop.errors_minute: data file {file.name} " in summary
+    assert "`deltaworks recover files shop errors_minute`" in summary
+
+    file.write_bytes(content)
+    harness.evaluate_at(8 + LAG)
+    assert [kind for kind, _ in harness.sent("RULE_BROKEN")] == ["raised", "resolved"]
+
+
 def test_a_storm_raises_one_alert(tmp_path: Path) -> None:
     rule = RATE.replace("labels: [cdn]", "labels: [cdn], grouping: {min_alerts: 5}")
     harness = RuleHarness(rules_project(tmp_path, rule))

@@ -30,7 +30,9 @@ class HealthLimits:
         time_left_seconds_min: minimum time until the oldest unread input expires; by default a quarter of the
             retention.
         no_input_seconds: maximum time without input; by default the usual input of the hour decides.
-        quarantined_share_max: maximum share of quarantined events, among at least `quarantined_events_min` events.
+        quarantined_share_max: maximum share of quarantined events, among at least `quarantined_events_min` events; 1
+            turns both shares off.
+        quarantined_run_share: the same share for a run of minutes in the last hour, such as a rejected batch.
     """
 
     stale_triggers: float = 3
@@ -44,6 +46,7 @@ class HealthLimits:
     time_left_seconds_min: float | None = None
     no_input_seconds: float | None = None
     quarantined_share_max: float = 0.05
+    quarantined_run_share: float = 0.25
     quarantined_events_min: int = 100
 
     def stale_seconds(self, trigger_seconds: float) -> float:

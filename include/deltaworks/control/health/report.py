@@ -127,6 +127,7 @@ def limits_of(spec: PipelineSpec) -> HealthLimits:
         time_left_seconds_min=None if watch.time_left_hours is None else 3600 * watch.time_left_hours,
         no_input_seconds=None if watch.no_input_minutes is None else 60 * watch.no_input_minutes,
         quarantined_share_max=watch.quarantined_percent / 100,
+        quarantined_run_share=watch.quarantined_run_percent / 100,
         quarantined_events_min=watch.quarantined_events_min,
     )
 

@@ -1,16 +1,17 @@
 """Recent throughput of a stream, and the share of events it quarantined.
 
-The stream writes the record as one small object, and the health check reads it without opening tables. Totals cover
-five minutes each for the last hour, then an hour each for the last day, and are then dropped, so that old errors stop
-affecting health. A second object counts quarantined events that were replayed since; these no longer count as
-quarantined.
+The stream writes the record as one small object, and the health check reads it without opening tables. Totals cover a
+minute each for the last hour, then an hour each for the last day, and are then dropped, so that old errors stop
+affecting health. The share of the hour finds errors that persist; the worst run of minutes in it finds batches that
+were rejected as a whole, which a busy hour hides. A second object counts quarantined events that were replayed since;
+these no longer count as quarantined.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +25,11 @@ from deltaworks.control.summaries.quarantine import QuarantineSummary
 
 FORMAT = 1
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-_FINE_SPAN = timedelta(minutes=5)
+_FINE_SPAN = timedelta(minutes=1)
+#: Replayed events are subtracted from a run of minutes if they were quarantined so near to it.
+_REPLAY_SLACK = timedelta(minutes=5)
+#: The hour's text is enough if the worst run has this share of its events.
+_SAME_EVENTS_SHARE = 0.9
 #: Maximum number of reasons per total; the most frequent ones are kept. Reasons name declared fields, rules and limits.
 MAX_REASONS = 20
 _MAX_REASONS_SHOWN = 3
@@ -87,6 +92,35 @@ class EventTotals:
         return ", ".join(texts) + (f" and {omitted} more" if omitted else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRun:
+    """Successive minutes of the last hour in which a large share of the events was quarantined.
+
+    Args:
+        end: the end of its last minute; None if no batch completed since.
+        before: the other events of the hour.
+    """
+
+    start: datetime
+    end: datetime | None
+    total: EventTotals
+    before: EventTotals
+
+    def describe(self, limit: float) -> str:
+        """Describes the run, with the reasons that grew most, and the limit of its share."""
+        span = f"Since {self.start:%H:%M}" if self.end is None else f"From {self.start:%H:%M} to {self.end:%H:%M}"
+        scale = self.total.events / self.before.events if self.before.events else 0.0
+
+        def growth(item: tuple[tuple[str, str], int]) -> tuple[float, tuple[str, str]]:
+            return scale * self.before.reasons.get(item[0], 0) - item[1], item[0]
+
+        grown = replace(self.total, reasons=dict(sorted(self.total.reasons.items(), key=growth)))
+        return (
+            f"{span} UTC {100 * self.total.quarantined_share:.0f} % of {self.total.events:,} events are in quarantine "
+            f"(limit {100 * limit:g} %): {grown.describe_reasons()}."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Throughput:
     """Totals by start of their interval, and the `replayed` events to subtract from them. Immutable.
@@ -123,6 +157,46 @@ class Throughput:
         )
         remaining = total.minus(replayed)
         return remaining if self.open_rows is None else remaining.limited(self.open_rows)
+
+    def last_minutes(self, now: datetime, minutes: int) -> EventTotals:
+        """Totals of the last minutes, at most an hour."""
+        return self._since(now - timedelta(minutes=minutes) - _FINE_SPAN)
+
+    def worst_run(self, now: datetime, *, share: float) -> RejectedRun | None:
+        """Returns the run of minutes of the last hour whose quarantined events exceed this share by most events; None
+        if none exceeds it.
+        """
+        spans = [(at, total) for at, total in sorted(self.spans.items()) if at > now - HOUR - _FINE_SPAN]
+        best, best_excess, first, excess = None, 0.0, 0, 0.0
+        for last, (_, total) in enumerate(self._without_replayed(spans)):
+            if excess <= 0:
+                first, excess = last, 0.0
+            excess += total.quarantined - share * total.events
+            if excess > best_excess:
+                best, best_excess = (first, last), excess
+        if best is None:
+            return None
+        start, end = spans[best[0]][0], spans[best[1]][0] + _FINE_SPAN
+        remaining = self._without_replayed(spans)
+        run = _sum(total for _, total in remaining[best[0] : best[1] + 1])
+        before = _sum(total for number, (_, total) in enumerate(remaining) if not best[0] <= number <= best[1])
+        is_last = not any(total.events for _, total in spans[best[1] + 1 :])
+        limited = run if self.open_rows is None else run.limited(self.open_rows)
+        return RejectedRun(start=start, end=None if is_last else end, total=limited, before=before)
+
+    def _without_replayed(self, spans: Sequence[tuple[datetime, EventTotals]]) -> list[tuple[datetime, EventTotals]]:
+        """Subtracts the replayed events, which are recorded by the time of their quarantine, from the spans near to it,
+        nearest first.
+        """
+        remaining = dict(spans)
+        for at, replayed in self.replayed.items():
+            rest = replayed
+            for near in sorted(remaining, key=lambda span: abs(span - at)):
+                if not rest.quarantined or abs(near - at) > _REPLAY_SLACK:
+                    break
+                before = remaining[near]
+                remaining[near], rest = before.minus(rest), rest.minus(before)
+        return sorted(remaining.items(), key=lambda item: item[0])
 
     def recent_totals(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
         """Returns the totals of the last hour or, if they have fewer than `events` events, of as many hours as needed
@@ -227,7 +301,21 @@ class ThroughputWriter:
 
 
 def describe_quarantine_excess(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
-    """Describes an excess of quarantined events; empty if there are few, or too few events to decide."""
+    """Describes an excess of quarantined events, in the last hour or in a run of minutes in it; empty if there are few,
+    or too few events to decide.
+    """
+    if limits.quarantined_share_max >= 1:
+        return ""
+    share = max(limits.quarantined_run_share, limits.quarantined_share_max)
+    hour, run = _hour_excess(throughput, limits, now), throughput.worst_run(now, share=share)
+    if run is None or run.total.events < limits.quarantined_events_min or run.total.quarantined_share <= share:
+        return hour
+    if hour and run.total.events >= _SAME_EVENTS_SHARE * throughput.last_hour(now).events:
+        return hour
+    return f"{run.describe(share)} {hour}".strip()
+
+
+def _hour_excess(throughput: Throughput, limits: HealthLimits, now: datetime) -> str:
     total, window = throughput.recent_totals(now, events=limits.quarantined_events_min)
     if total.events < limits.quarantined_events_min or total.quarantined_share <= limits.quarantined_share_max:
         return ""

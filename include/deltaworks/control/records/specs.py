@@ -134,7 +134,10 @@ class SpecRecords:
             rejected = [change for change in rejected if change.effect is not Effect.MIXED_ROWS]
         if rejected:
             raise ContractError(
-                "SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, rejected), hint=rejected[0].advice
+                "SPEC_CHANGE_UNSAFE",
+                _rejection_text(self._pipeline, rejected),
+                hint=f"Put {', '.join(change.field for change in rejected)} back in pipeline.yaml, then "
+                f"`deltaworks start {self._pipeline}`. Otherwise: {rejected[0].advice}",
             )
         return changes
 

@@ -179,7 +179,7 @@ class TablePurger:
         """Counts matching rows in the newest version, or the given one. Counts of unchanged files are cached.
 
         Raises:
-            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_SHARED, and errors of reading the log.
+            ContractError: DATA_FILE_MISSING, DATA_FILE_UNREADABLE, ERASURE_FILE_SHARED, and errors of reading the log.
         """
         if state is None and self._lake.open(self._key) is None:
             return TableSurvey(version=-1, rows=0)
@@ -288,21 +288,15 @@ class TablePurger:
         """Reads a file; see `DataFiles.read_with_deleted`.
 
         Raises:
-            ContractError: ERASURE_FILE_SHARED, it belongs to another table; ERASURE_FILE_DAMAGED.
+            ContractError: ERASURE_FILE_SHARED, it belongs to another table; DATA_FILE_MISSING or
+                DATA_FILE_UNREADABLE, so the people of its rows are unknown.
         """
         if is_absolute_path(added["path"]):
             raise ContractError(
                 "ERASURE_FILE_SHARED",
                 f"{self._key} has a file with an absolute path, which belongs to another table too.",
             )
-        try:
-            yield from files.read_with_deleted(added, dictionary_encoded=dictionary_encoded)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise ContractError(
-                "ERASURE_FILE_DAMAGED",
-                f"{self._key}/{added['path']} cannot be read, so the owners of its rows are unknown: {error}"[:400]
-                + ".",
-            ) from error
+        yield from files.read_with_deleted(added, dictionary_encoded=dictionary_encoded)
 
     def _rewrite_file(self, files: DataFiles, added: Action, hits: int, mode: Mode) -> list[WrittenFile]:
         before = 0

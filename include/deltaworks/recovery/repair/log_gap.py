@@ -37,7 +37,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, LogFiles, check_log, commit_history, list_log, state_at
 from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
-from deltaworks.tables.protected_files import find_missing_files
+from deltaworks.tables.protected_files import Depth, find_damaged_files
 from deltaworks.tables.steps import batch_step, read_last_completed
 
 FILL_LOG = "fill_log"
@@ -238,8 +238,12 @@ class Damage:
     repair: str
 
 
-def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[Damage]:
-    """Returns the damage of a pipeline, or of one of its tables."""
+def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "", depth: Depth = "size") -> list[Damage]:
+    """Returns the damage of a pipeline, or of one of its tables.
+
+    Args:
+        depth: how thoroughly data files are checked, see `find_damaged_files`.
+    """
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
@@ -251,7 +255,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     damages: list[Damage] = []
     for name in (*bronze, *rebuilds):
         if table in ("", name):
-            damages += _check_table(lake, home, name, rebuild=rebuilds.get(name, ""))
+            damages += _check_table(lake, home, name, rebuild=rebuilds.get(name, ""), depth=depth)
     # An unreadable log has to be repaired before rows can be checked.
     if not damages and spec.privacy is not None:
         gold = {declared.name: rebuilds[declared.name] for declared in spec.gold.tables}
@@ -279,25 +283,27 @@ def _rebuild_instruction(pipeline: str, keyed: KeyedTable) -> str:
     return f"move its folder away and restart the stream of {pipeline}, which rebuilds it from {keyed.history!r}"
 
 
-def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
+def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str, depth: Depth) -> Iterator[Damage]:
     """Yields the damage of one table. A log that cannot be read here is reported by name, with nothing concluded from
     it.
     """
     log = list_log(home.objects, home.table(name))
     try:
-        yield from _table_damages(lake, home, name, log, rebuild=rebuild)
+        yield from _table_damages(lake, home, name, log, rebuild=rebuild, depth=depth)
     except ContractError as error:
         yield Damage(
             pipeline=home.pipeline, subject=name, kind="unreadable", description=error.message, repair=error.hint
         )
 
 
-def _table_damages(lake: Lake, home: PipelineHome, name: str, log: LogFiles, *, rebuild: str) -> Iterator[Damage]:
+def _table_damages(
+    lake: Lake, home: PipelineHome, name: str, log: LogFiles, *, rebuild: str, depth: Depth
+) -> Iterator[Damage]:
     objects, pipeline, key = home.objects, home.pipeline, home.table(name)
     batches = committed_batches(lake, home, name)
 
-    def damage(kind: str, description: str, command: str) -> Damage:
-        repair = rebuild or f"deltaworks recover {command} {pipeline} {name}"
+    def damage(kind: str, description: str, command: str, flag: str = "") -> Damage:
+        repair = rebuild or f"deltaworks recover {command} {pipeline} {name}{flag}"
         return Damage(pipeline=pipeline, subject=name, kind=kind, description=description, repair=repair)
 
     if log.newest is None:
@@ -318,10 +324,16 @@ def _table_damages(lake: Lake, home: PipelineHome, name: str, log: LogFiles, *, 
         yield damage(
             "log_gap", f"version {filled} was filled, and the table is not restored to the version before it yet", "log"
         )
-    missing_files = find_missing_files(lake, key, state.files)
-    if missing_files:
-        description = f"{len(missing_files)} files its log names are missing: {_abbreviate(missing_files)}"
-        yield damage("files_absent", description, "files")
+    damaged = find_damaged_files(lake, key, state.files, depth=depth)
+    if damaged:
+        described = [f"{path} ({problem})" for path, problem in damaged.items()]
+        flag = " --full" if depth == "rows" and not rebuild else ""
+        yield damage(
+            "files_damaged",
+            f"{len(damaged)} of {len(state.files)} data files are missing or unreadable: {_abbreviate(described)}",
+            "files",
+            flag,
+        )
 
 
 def _check_control_records(lake: Lake, home: PipelineHome) -> Iterator[Damage]:

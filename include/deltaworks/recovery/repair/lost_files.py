@@ -1,8 +1,8 @@
-"""Recovers deleted data files of a table, or a dropped table.
+"""Recovers missing or unreadable data files of a table, or a dropped table.
 
-Deleted files: one commit removes them from the log and adds their rows again. The file statistics in the log name the
-batches of these rows. The objects of these batches are read again, and only rows that no other file of the table
-contains are written.
+Missing or unreadable files: one commit removes them from the log and adds their rows again. The file statistics in the
+log name the batches of these rows. The objects of these batches are read again, and only rows that no other file of the
+table contains are written.
 
 Dropped table: it is created as declared, and every batch in the ledger is committed again. If the data files of all
 batches still exist (only the log was deleted), they are added to the new table; otherwise the objects are read again.
@@ -12,7 +12,8 @@ The second commit of the new table carries the transactions of these batches, so
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
@@ -32,7 +33,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, list_log, row_count, state_at, stats_of
 from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
-from deltaworks.tables.protected_files import find_missing_files, required_objects
+from deltaworks.tables.protected_files import find_damaged_files, find_missing_files, required_objects
 from deltaworks.tables.steps import batch_step
 
 OPERATION = "recover_table"
@@ -40,8 +41,9 @@ OPERATION = "recover_table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRepair:
-    """The missing files of a table, their number of rows from statistics, their batches, and the restore. Files without
-    a count are `uncounted`; their rows are not included.
+    """The missing or unreadable files of a table, their number of rows from statistics, their batches, and the restore.
+    Files without a count are `uncounted`; their rows are not included. `problems` are those of the objects that a file
+    consists of, by path.
     """
 
     pipeline: str
@@ -52,6 +54,7 @@ class FilesRepair:
     batches: tuple[int, ...]
     restore: TableRestoreResult | None
     uncounted: int = 0
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def repair_files(
@@ -62,12 +65,14 @@ def repair_files(
     dry_run: bool = True,
     max_rows: int | None = None,
     allow_missing: bool = False,
+    full: bool = False,
 ) -> FilesRepair:
-    """Recovers the rows of missing data files; a dry run only counts them. Idempotent.
+    """Recovers the rows of missing or unreadable data files; a dry run only counts them. Idempotent.
 
     Args:
         max_rows: reject if the files held more rows.
         allow_missing: skip rows whose objects no longer exist; these rows are lost.
+        full: read all rows of each file to find unreadable ones, instead of its footer only.
 
     Raises:
         The errors of a restore, and ContractError RELAND_OBJECTS_MISSING or RELAND_NEEDS_SPARK.
@@ -79,21 +84,21 @@ def repair_files(
         return replace(nothing, restore=restore.run(allow_missing=allow_missing))
     key = home.table(table)
     state = state_at(lake, home.objects, key)
-    missing = set(find_missing_files(lake, key, state.files))
-    affected = {file: added for file, added in state.files.items() if missing & set(required_objects(added))}
+    problems = find_damaged_files(lake, key, state.files, depth="rows" if full else "footer")
+    affected = {file: added for file, added in state.files.items() if problems.keys() & set(required_objects(added))}
     files, counts = tuple(sorted(path for path, _ in affected)), [row_count(added) for added in affected.values()]
     rows, uncounted = sum(count or 0 for count in counts), counts.count(None)
     batches = (
         _batches_in_files(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
     )
-    damage = replace(nothing, files=files, rows=rows, batches=batches, uncounted=uncounted)
+    damage = replace(nothing, files=files, rows=rows, batches=batches, uncounted=uncounted, problems=problems)
     if dry_run or not files:
         return damage
     request = TableRestoreRequest(
         point=RestorePoint(version=state.version),
         repair="source",
         max_rows=max_rows,
-        reason=f"{len(files)} files are gone",
+        reason=f"{len(files)} files are missing or unreadable",
         exclude_files=files,
         reread_batches=batches,
     )

@@ -209,6 +209,20 @@ def test_a_stopped_process_can_be_started_and_a_running_one_stopped_or_restarted
 
 
 @pytest.mark.parametrize(
+    ("cause", "action"),
+    [
+        # A retry of the build, or a restart on the edit that was refused, fails again.
+        ("GOLD_REFRESH_FAILING", None),
+        ("SPEC_CHANGE_UNSAFE", SuggestedAction("start", "/actions/control/games?verb=start")),
+        ("DATA_FILE_MISSING", SuggestedAction("recover files", "/actions/recover_files/games")),
+        ("DATA_FILE_UNREADABLE", SuggestedAction("recover files", "/actions/recover_files/games")),
+    ],
+)
+def test_the_action_of_a_failing_stream_is_one_that_mends_it(cause: str, action: SuggestedAction | None) -> None:
+    assert suggest_action(cause, "stream games") == action
+
+
+@pytest.mark.parametrize(
     ("command", "path"),
     [
         ("deltaworks quarantine replay games", "/actions/replay_quarantine/games"),
@@ -218,6 +232,7 @@ def test_a_stopped_process_can_be_started_and_a_running_one_stopped_or_restarted
             "/actions/restore/games?table=events&to_version=811",
         ),
         ("deltaworks tables resume games purchase", "/actions/resume_table/games?table=purchase"),
+        ("deltaworks recover files games purchase --full", "/actions/recover_files/games?table=purchase&full=on"),
         ("deltaworks files redrive landing --limit=5", "/actions/redrive/landing?limit=5"),
         ("deltaworks quarantine replay PIPELINE", ""),
         ("deltaworks restore", ""),

@@ -204,3 +204,107 @@ def test_counts_never_go_below_zero(seen: list[tuple[int, int]], landed: list[tu
     assert total.events == bare.events
     assert 0 <= total.quarantined <= bare.quarantined
     assert all(number > 0 for number in total.reasons.values())
+
+
+MISSING = ("missing_required", "eventParams")
+
+
+def hour_of_good_events(per_minute: int = 2_150) -> list[tuple[timedelta, EventTotals]]:
+    return [(minutes(ago), totals(per_minute)) for ago in range(55, 1, -1)]
+
+
+def test_a_rejected_batch_is_told_though_a_busy_hour_hides_it() -> None:
+    """A new client without a field: 4,001 of 4,001 events, after 118,000 good ones in the hour."""
+    bad = (minutes(1), totals(4_001, 4_001, {MISSING: 4_001}))
+    record = throughput_of(*hour_of_good_events(), bad)
+    assert record.last_hour(NOW).quarantined_share < LIMITS.quarantined_share_max
+
+    told = "100 % of 4,001 events are in quarantine (limit 25 %): 4,001 missing_required at eventParams."
+    assert describe_quarantine_excess(record, LIMITS, NOW) == f"Since 12:01 UTC {told}"
+    later = record.merged(Throughput().with_batch(NOW + minutes(20), totals(2_150)), now=NOW + minutes(20))
+    assert describe_quarantine_excess(later, LIMITS, NOW + minutes(20)) == f"From 12:01 to 12:02 UTC {told}"
+    assert not describe_quarantine_excess(later, LIMITS, NOW + minutes(65))
+
+
+@pytest.mark.parametrize(
+    ("batches", "limits", "told"),
+    [
+        # Too few events, or too small a share of the minutes.
+        ([(99, 99)], LIMITS, ""),
+        ([(100, 100)], LIMITS, "Since 12:01 UTC 100 % of 100 events"),
+        ([(4_000, 1_000)], LIMITS, ""),
+        ([(4_000, 1_001)], LIMITS, "Since 12:01 UTC 25 % of 4,000 events"),
+        # Declared otherwise.
+        ([(4_000, 4_000)], replace(LIMITS, quarantined_run_share=1.0), ""),
+        ([(4_000, 4_000)], replace(LIMITS, quarantined_share_max=1.0), ""),
+        ([(4_000, 4_000)], replace(LIMITS, quarantined_events_min=5_000), ""),
+        # Good events between bad ones.
+        ([(4_000, 4_000), (50, 0), (4_000, 4_000)], LIMITS, "Since 11:59 UTC 99 % of 8,050 events"),
+        # Between them the rest of the hour.
+        ([(4_000, 4_000), (30_000, 0), (500, 500)], LIMITS, "From 11:59 to 12:00 UTC 100 % of 4,000 events"),
+    ],
+)
+def test_the_run_of_minutes_is_told_from_a_share_and_a_number_of_events(
+    batches: list[tuple[int, int]], limits: HealthLimits, told: str
+) -> None:
+    recent = [(minutes(len(batches) - number), totals(*batch)) for number, batch in enumerate(batches)]
+    good = [(minutes(ago), totals(10_000)) for ago in range(55, 5, -1)]
+
+    found = describe_quarantine_excess(throughput_of(*good, *recent), limits, NOW)
+
+    assert found.startswith(told) if told else not found
+
+
+def test_the_reason_that_grew_is_named_first() -> None:
+    """Some events lacked a price before."""
+    usual = {("missing_required", "price"): 40}
+    good = [(minutes(ago), totals(2_000, 40, usual)) for ago in range(55, 2, -1)]
+    bad = (minutes(1), totals(4_000, 3_000, {("missing_required", "price"): 100, MISMATCH: 99, MISSING: 2_900}))
+    many = (minutes(1), totals(4_000, 3_000, {("missing_required", "price"): 2_999, MISSING: 1_500}))
+    always = [(minutes(ago), totals(2_000, 40, {("missing_required", "price"): 1_400})) for ago in range(55, 2, -1)]
+
+    assert "2,900 missing_required at eventParams, 99 type_mismatch at level" in describe_quarantine_excess(
+        throughput_of(*good, bad), LIMITS, NOW
+    )
+    assert "(limit 25 %): 1,500 missing_required at eventParams" in describe_quarantine_excess(
+        throughput_of(*always, many), LIMITS, NOW
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 500), st.floats(0, 1)), max_size=12),
+    st.sampled_from([0.1, 0.25, 0.5]),
+)
+def test_the_worst_run_exceeds_the_share_by_most_events_of_all_runs(
+    batches: list[tuple[int, int, float]], share: float
+) -> None:
+    record = throughput_of(*((minutes(ago), totals(events, int(events * bad))) for ago, events, bad in batches))
+    spans = [total for _, total in sorted(record.spans.items(), key=lambda item: item[0])]
+
+    def excess(run: list[EventTotals]) -> float:
+        return sum(total.quarantined - share * total.events for total in run)
+
+    runs = [spans[first:end] for first in range(len(spans)) for end in range(first + 1, len(spans) + 1)]
+    most = max(map(excess, runs), default=0.0)
+
+    found = record.worst_run(NOW, share=share)
+    if most <= 1e-9:
+        assert found is None or excess([found.total]) <= 1e-6
+    else:
+        assert found is not None
+        assert excess([found.total]) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("off_by", [0, 1, 4])
+def test_a_replayed_batch_is_no_longer_told(tmp_path: Path, off_by: int) -> None:
+    objects, control = LocalObjects(tmp_path), paths.pipeline_control("games")
+    bad = (minutes(10), totals(4_001, 4_001, {MISSING: 4_001}))
+    record = throughput_of(*((minutes(ago), totals(2_150)) for ago in range(55, 10, -1)), bad)
+    objects.put(paths.throughput(control), record.encode())
+    assert describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, NOW), LIMITS, NOW)
+
+    replayed = EventTotals(quarantined=4_001, reasons={MISSING: 4_001})
+    again = Throughput().with_batch(NOW - minutes(10 - off_by), replayed)
+    record_replayed(objects, control, again, now=NOW)
+
+    assert not describe_quarantine_excess(read_with_replays(objects, "games", LIMITS, NOW), LIMITS, NOW)

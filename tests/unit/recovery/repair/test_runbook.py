@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +24,7 @@ from deltaworks.recovery.repair import lost_files
 from deltaworks.recovery.restore import lost_commits
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
+from deltaworks.tables.protected_files import find_damaged_files
 from deltaworks.testing import present
 from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
@@ -111,15 +114,34 @@ def suspend(stage: SourceHarness) -> None:
     stage.land_object(stage.processor(), 5)
 
 
-def delete_file(stage: SourceHarness) -> None:
+def data_file(stage: SourceHarness) -> Path:
     name = next(iter(state_at(stage.lake, stage.objects, ORDERS).files))[0]
-    (stage.root / "lake" / ORDERS / name).unlink()
+    return Path(stage.root / "lake" / ORDERS / name)
+
+
+def delete_file(stage: SourceHarness) -> None:
+    data_file(stage).unlink()
 
 
 def compact_and_delete_file(stage: SourceHarness) -> None:
     table = present(stage.lake.open(ORDERS))
     table.optimize.compact()
     delete_file(stage)
+
+
+def truncate_file(stage: SourceHarness) -> None:
+    path = data_file(stage)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def break_footer(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-200] + bytes(200))
+
+
+def break_pages(path: Path) -> None:
+    data, footer = path.read_bytes(), pq.read_metadata(path).serialized_size
+    path.write_bytes(data[:4] + b"\xff" * (len(data) - footer - 12) + data[-footer - 8 :])
 
 
 def delete_commit(stage: SourceHarness) -> None:
@@ -161,8 +183,9 @@ def damage_checkpoint(stage: SourceHarness) -> None:
 
 
 CASES: dict[str, tuple[str, Callable[[SourceHarness], None]]] = {
-    "file": ("A deleted data file", delete_file),
-    "compacted file": ("A deleted data file", compact_and_delete_file),
+    "file": ("A deleted or damaged data file", delete_file),
+    "compacted file": ("A deleted or damaged data file", compact_and_delete_file),
+    "file of another size": ("A deleted or damaged data file", truncate_file),
     "commit": ("A deleted log entry", delete_commit),
     "last commit": ("A deleted log entry", delete_last_commit),
     "commit of OPTIMIZE": ("A deleted log entry", delete_commit_of_optimize),
@@ -193,6 +216,46 @@ def test_what_was_damaged_is_mended_by_the_commands_of_the_page(stage: SourceHar
         name: (2 if name != "quarantine" else 1) * following for name in ALL
     }
     assert all(count == 1 for name in ALL for count in (*stage.landed(name).values(),))
+
+
+@pytest.mark.parametrize(
+    ("damage", "flag", "of_recovery"),
+    [(break_footer, "--deep", ""), (break_pages, "--full", "--full")],
+    ids=["footer", "pages"],
+)
+def test_a_file_of_the_right_size_is_checked_and_recovered_as_deep_as_it_is_damaged(
+    stage: SourceHarness, damage: Callable[[Path], None], flag: str, of_recovery: str
+) -> None:
+    before, path = stage.contents(), data_file(stage)
+    damage(path)
+    recover = ["recover", "files", "shop", "orders", *([of_recovery] if of_recovery else [])]
+
+    assert "No damage found." in execute(["tables", "check", "shop"])
+    found = CliRunner().invoke(app, ["tables", "check", "shop", flag], env={"COLUMNS": "400"})
+    assert (found.exit_code, path.name in found.output, " ".join(recover) in found.output) == (11, True, True)
+    if of_recovery:
+        assert "No damage found" in execute(["recover", "files", "shop", "orders"])
+
+    counted = execute(recover)
+    assert path.name in counted
+    assert "Nothing was changed" in counted
+    assert path.name in CliRunner().invoke(app, ["tables", "check", "shop", flag], env={"COLUMNS": "400"}).output
+    rows = re.search(r"--max-rows (\d+)", counted)
+    assert rows is not None
+    execute([*recover, "--max-rows", rows[1], "--no-dry-run"])
+
+    assert "No damage found." in execute(["tables", "check", "shop", flag])
+    assert stage.contents() == before
+
+
+def test_a_file_with_other_rows_than_the_log_says_is_damaged(stage: SourceHarness) -> None:
+    name, added = next(iter(state_at(stage.lake, stage.objects, ORDERS).files.items()))
+    stats = json.loads(added["stats"])
+    replaced = {**added, "stats": json.dumps({**stats, "numRecords": stats["numRecords"] + 1})}
+
+    assert find_damaged_files(stage.lake, ORDERS, [added], depth="footer") == {}
+    found = find_damaged_files(stage.lake, ORDERS, [replaced], depth="footer")
+    assert found == {name[0]: f"has {stats['numRecords']} rows, and the log says {stats['numRecords'] + 1}"}
 
 
 def test_a_mistake_in_one_table_is_undone_by_the_commands_of_the_page(stage: SourceHarness) -> None:
@@ -248,7 +311,7 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     monkeypatch.setattr(lost_files, "_batches_in_files", lambda *arguments: (1, 2, 3, 4, 5))
     monkeypatch.setattr(lost_commits._LostRowStager, "_present_keys", lambda self, seqs: set())
 
-    run(stage, "A deleted data file")
+    run(stage, "A deleted or damaged data file")
 
     assert {seq for (seq, _), count in stage.landed("orders").items() if count == 2} == {5}
 

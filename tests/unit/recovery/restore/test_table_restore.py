@@ -396,7 +396,7 @@ def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage_on_s3: S3Har
 
     name = next(iter(state_at(stage_on_s3.lake, stage_on_s3.objects, ORDERS).files))[0]
     stage_on_s3.objects.delete(f"{ORDERS}/{name}")
-    assert [each.kind for each in check_pipeline(stage_on_s3.catalog(), "shop")] == ["files_absent"]
+    assert [each.kind for each in check_pipeline(stage_on_s3.catalog(), "shop")] == ["files_damaged"]
     repair_files(stage_on_s3.catalog(), "shop", "orders", dry_run=False, max_rows=100)
     assert stage_on_s3.contents() == before
     assert check_pipeline(stage_on_s3.catalog(), "shop") == []
