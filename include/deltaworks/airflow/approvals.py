@@ -24,7 +24,7 @@ from deltaworks.airflow.aws_connections import set_keys
 from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.listing import Listing, plain_text
+from deltaworks.control.listing import LOG_WIDTH, Listing, plain_text
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals, repeated_error
 from deltaworks.errors import ContractError, escape_invisible
@@ -226,7 +226,7 @@ def question_text(counts: Sequence[Mapping[str, Any]], options: Mapping[str, Any
     for record in counts:
         listing.add(*(record.get(column) for column in columns))
     shown = "".join(f"\n{name}: {escape_invisible(str(value))}" for name, value in options.items())
-    text = plain_text(listing) + "\n" + shown
+    text = plain_text(listing, width=LOG_WIDTH) + "\n" + shown
     # A fence ends at a line with at least as many backticks.
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
-from deltaworks.control.listing import plain_text
+from deltaworks.control.listing import LOG_WIDTH, plain_text
 from deltaworks.control.provenance import airflow_run_id, current_person
 from deltaworks.errors import escape_invisible
 from deltaworks.operations.approval_checks import approved_options, is_unattended, open_approvals
@@ -85,5 +85,6 @@ def build_parser(operation: Operation) -> argparse.ArgumentParser:
 def print_report(report: Report) -> None:
     """Prints a report as plain text, with its results as one line of JSON at the end."""
     for part in report.displayed_parts():
-        sys.stdout.write((escape_invisible(part) if isinstance(part, str) else plain_text(part)) + "\n")
+        text = escape_invisible(part) if isinstance(part, str) else plain_text(part, width=LOG_WIDTH)
+        sys.stdout.write(text + "\n")
     print_result_line(report.results)
