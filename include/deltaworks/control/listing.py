@@ -286,17 +286,16 @@ def _block(headers: Sequence[str], row: Sequence[str], width: int | None) -> Ite
     size = max(map(display_width, headers))
     if width is not None:
         size = min(size, width // 2 - len(_GAP))
-    for name, cell in zip(headers, row, strict=True):
-        line = f"{name.ljust(size)}{_GAP}{cell}"
+    for header, cell in zip(headers, row, strict=True):
+        line = f"{header.ljust(size)}{_GAP}{cell}"
         if width is None or display_width(line) <= width:
             yield line.rstrip()
             continue
-        margin = " " * (size + len(_GAP))
-        if display_width(name) > size:
-            yield wrap(name, width)
-            name = ""
-        wrapped = wrap(margin + cell.lstrip(), width)
-        yield f"{name.ljust(size)}{_GAP}{wrapped.lstrip(' ')}".rstrip()
+        is_long = display_width(header) > size
+        if is_long:
+            yield wrap(header, width)
+        wrapped = wrap(" " * (size + len(_GAP)) + cell.lstrip(), width).lstrip(" ")
+        yield f"{('' if is_long else header).ljust(size)}{_GAP}{wrapped}".rstrip()
 
 
 def json_text(data: Any) -> str:

@@ -70,7 +70,7 @@ def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:
 
 
 def test_query_results_are_printed_unchanged_and_complete_in_a_pipe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COLUMNS", raising=False)
     long = "github." + "x" * 120
 
     shown = run("sql", f"SELECT 'renovate[bot]' AS who, '[/x]' AS event, '[link=a]b' AS object, '{long}' AS place")

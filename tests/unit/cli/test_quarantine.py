@@ -60,7 +60,10 @@ def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: ReplayH
     long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
     harness.ingest(spec("int"), long.encode())
 
-    shown, whole = run("show", "shop", "--limit", "1").output, run("show", "shop", "--limit", "1", "--full").output
+    shown, whole = (
+        run("show", "shop", "--limit", "1").output,
+        run("show", "shop", "--limit", "1", "--full", "--wide").output,
+    )
 
     assert long not in shown
     assert "--full shows the stored part" in shown

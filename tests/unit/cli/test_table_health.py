@@ -32,7 +32,7 @@ def project(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake: Lake) -> None:
     broken(lake, "items")
 
-    shown = run("shop")
+    shown = run("shop", "--wide")
 
     assert shown.exit_code == 0, shown.output
     (orders,) = [line for line in shown.output.splitlines() if "shop.orders" in line]

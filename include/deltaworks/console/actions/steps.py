@@ -84,6 +84,8 @@ RUN_PREFIX: Final = "console__"
 NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
+#: The options of an operation that starts or stops a process.
+_VERB, _REASON = "verb", "reason"
 _AWAITING_INPUT: Final = "awaiting_input"
 #: Opens a client of Airflow's API.
 Connect = Callable[[], AirflowApi]
@@ -93,11 +95,14 @@ Connect = Callable[[], AirflowApi]
 class FormView:
     """Content of a form page.
 
-    With `is_dry_run` the submission only counts. The last submission failed with `error`.
+    With `is_dry_run` the submission only counts. The last submission failed with `error`. Fields that are not `shown`
+    are folded. A link that starts or stops a process sets the `verb`, so the form is one confirmation.
     """
 
     action: Action
     fields: tuple[Field, ...]
+    shown: tuple[str, ...]
+    verb: str
     is_dry_run: bool
     nonce: str
     may_start: bool
@@ -188,9 +193,15 @@ def form_view(
         with connect() as api:
             params = api.dag_params(action.dag_id)
     fields = prefill(form_fields(action.operation, params), values)
+    verb = str(values.get(_VERB) or "")
+    verb = verb if not error and any(field.name == _VERB and verb in field.choices for field in fields) else ""
     return FormView(
         action=action,
         fields=fields,
+        shown=(_REASON,)
+        if verb
+        else tuple(field.name for field in fields if not field.section or field.name in values),
+        verb=verb,
         is_dry_run=supports_dry_run(action.operation),
         nonce=new_nonce(),
         may_start=may_start,
