@@ -20,7 +20,6 @@ from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 #: Maximum numbers of commits, quarantined rows and intervals of an entity on a page.
 MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
 _MAX_TEXT_CHARACTERS = 300
-_DASHBOARD_LINKS: Final = '<nav><a href="../../dashboards">all dashboards</a></nav>'
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -160,7 +159,7 @@ def draw_dashboard(*, pipeline: str, name: str, since: str, until: str) -> str:
     dashboard = find_by_name(name, {item.name: item for item in dashboards}, "dashboard")
     answer = load_dashboard(catalog, pipeline, dashboard, parse_span(dashboard, since=since, until=until))
     refresh_seconds = None if since or until else dashboard.refresh_seconds
-    return dashboard_page(answer, refresh_seconds=refresh_seconds, links=_DASHBOARD_LINKS)
+    return dashboard_page(answer, refresh_seconds=refresh_seconds, is_served=True)
 
 
 QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {

@@ -25,10 +25,14 @@ from deltaworks.specs.dag_ids import dag_id
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operation and its subject, both of which exist and are visible to the person."""
+    """An operation and its subject, both of which exist and are visible to the person.
+
+    With `self_approval` people may approve their own requests.
+    """
 
     operation: Operation
     subject: str
+    self_approval: bool = False
 
     @property
     def dag_id(self) -> str:
@@ -65,7 +69,7 @@ def find_action(context: PageContext, name: str, subject: str) -> Action:
     operation = OPERATIONS.get(name)
     if operation is None or not _is_available(context, operation, subject):
         raise PageMissingError(f"There is no action {name!r} for {subject!r} that you may see.")
-    return Action(operation, subject)
+    return Action(operation, subject, context.catalog.environment.approvals.self_approval)
 
 
 def _is_available(context: PageContext, operation: Operation, subject: str) -> bool:
