@@ -207,10 +207,11 @@ def test_the_page_of_a_reprocess_names_its_restrictions() -> None:
     assert "REPROCESS_MUTABLE" not in shop.doc_md
 
 
-def test_the_form_of_a_reprocess_selects_records_and_a_time_of_arrival() -> None:
+def test_the_form_of_a_reprocess_selects_files_and_a_time_of_arrival_but_no_records_of_other_sources() -> None:
     form = dag_of(form_by_kind("reprocess")).params
 
-    assert form.get_param("offsets").schema["type"] == ["null", "array"]
+    assert form.get_param("files").schema["type"] == ["null", "array"]
+    assert "offsets" not in form
     assert form.get_param("arrived").schema["type"] == ["null", "string"]
 
 
@@ -282,3 +283,12 @@ def test_the_tables_of_maintenance_are_not_those_of_its_gold_step(maintenance: A
     params = maintenance_params(maintenance, tables=["orders"], steps=["rebuild_gold"])
 
     assert maintenance.get_task("rebuild_gold").option_arguments({"params": params}) == []
+
+
+@each_form
+def test_what_needs_no_spark_does_not_wait_for_the_slot_of_spark_jobs(form: DagForm) -> None:
+    from deltaworks.airflow.operators import SparkJobOperator
+
+    for task in dag_of(form).tasks:
+        needs_spark = isinstance(task, SparkJobOperator)
+        assert (task.pool == "default_pool") == (not needs_spark), task.task_id

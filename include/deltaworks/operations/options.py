@@ -51,6 +51,10 @@ class Section:
     title: str
 
 
+#: The section of options about how the work is done, which people rarely need.
+ENGINE_SECTION: Final = Section("Engine")
+
+
 @dataclass(frozen=True, slots=True)
 class OnlyFor:
     """Marks an option that only pipelines with this kind of source have in their forms."""

@@ -24,8 +24,8 @@ _SHOWN_CHARACTERS = 500
 class FilterOptions(Options):
     """Options that select quarantined rows; all conditions apply."""
 
-    reason: tuple[str, ...] = Field((), description="Only rows with this reason; repeatable.")
-    event: tuple[str, ...] = Field((), description="Only events of this name; repeatable.")
+    reason: tuple[str, ...] = Field((), description="Only rows with this reason.")
+    event: tuple[str, ...] = Field((), description="Only events of this name.")
     from_date: str | None = Field(None, description="Only rows quarantined on this date or later, YYYY-MM-DD.")
     to_date: str | None = Field(None, description="Only rows quarantined on this date or earlier.")
     from_batch: int | None = Field(None, ge=0, description="Only rows of this batch or later ones.")

@@ -119,7 +119,8 @@ class FormView:
 class RunStatus:
     """The current status of a run.
 
-    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer.
+    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer. If a
+    task waits for a slot, `waits` says what uses it.
     """
 
     dag_id: str
@@ -131,6 +132,7 @@ class RunStatus:
     tasks: tuple[tuple[str, str], ...] = ()
     results: tuple[Mapping[str, Any], ...] = ()
     approval_address: str = ""
+    waits: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -304,7 +306,8 @@ def _find_run(api: AirflowApi, action: Action, run_id: str) -> DagRun:
 
 def _run_status(api: AirflowApi, action: Action, run: DagRun) -> RunStatus:
     """Returns the status of a run, with the results of its job, or else those of its count."""
-    states = {task.task_id: task.state or "" for task in api.task_instances(run.dag_id, run.run_id)}
+    tasks = api.task_instances(run.dag_id, run.run_id)
+    states = {task.task_id: task.state or "" for task in tasks}
     waiting_task = next((name for name, state in states.items() if state == _AWAITING_INPUT), "")
     return RunStatus(
         dag_id=run.dag_id,
@@ -316,6 +319,7 @@ def _run_status(api: AirflowApi, action: Action, run: DagRun) -> RunStatus:
         results=_results(api, run, [name for name in (action.operation.name, COUNT_TASK) if name in states]),
         address=api.run_link(run.dag_id, run.run_id),
         approval_address=api.approval_link(run.dag_id, run.run_id, waiting_task) if waiting_task else "",
+        waits="" if run.state in FINISHED_STATES else api.describe_wait(tasks),
     )
 
 
