@@ -126,14 +126,14 @@ def _system_status() -> CommandOutput:
 
 
 def _stack_summary(stack_status: StackStatus) -> list[OutputPart]:
-    """Returns the programs that do not run as they should, and the address of Airflow."""
+    """Returns the programs that do not run as they should, and the addresses."""
     programs = stack_status.programs
     unhealthy = [program for program in programs if not program.healthy]
     parts: list[OutputPart] = [f"program {item.name} is {item.state}: {item.detail}" for item in unhealthy]
     if programs and not unhealthy:
         parts.append(f"All {len(programs)} programs of the stack run.")
     if stack_status.addresses is not None:
-        parts.append(f"Airflow and console: {stack_status.addresses.airflow_url}")
+        parts.append(address_listing(stack_status.addresses))
     return [*parts, *_stack_notes(stack_status)]
 
 

@@ -218,7 +218,7 @@ def test_a_stream_links_the_pages_of_its_pipeline(with_batches: ConsoleHarness) 
     page = with_batches.get("/streams/games").text
 
     for path in ("/quarantine/games", "/tables?only=games", "/gold/games", "/nights/games", "/alerts?only=games",
-                 "/lineage?of=games", "/costs?only=games"):  # fmt: skip
+                 "/lineage?of=stream%20games", "/costs?only=games"):  # fmt: skip
         assert f'href="{path}"' in page
         assert with_batches.get(path).status_code == 200
 
