@@ -99,7 +99,7 @@ def test_an_approval_shows_count_and_options_of_the_chosen_action(restore: Any) 
     for line in ("In all: rows removed 7", "1 more with nothing to do", "table   rows_removed", "orders  7"):
         assert line in lines
     assert "reason: a bad deploy" in lines
-    assert not any("clicks" in line for line in lines), "nothing of it is at stake"
+    assert not any("clicks" in line for line in lines), "it is not at stake"
     assert not any("to_time" in line for line in lines)
     assert question_text([], approve.shown_options(params)).splitlines()[-2] == "reason: a bad deploy"
     assert rendered_template(approve.subject, params, task=approve) == "restore shop?"

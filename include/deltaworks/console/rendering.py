@@ -218,8 +218,8 @@ def format_value(value: float | None, unit: str) -> str:
 
 def issue_title(cause: str, subject: str) -> str:
     """Returns the title of an issue in plain words: the subject, and the meaning of the cause."""
-    known = catalog().alerts.get(cause) or catalog().health_causes.get(cause) or catalog().conditions.get(cause)
-    meaning = cause.lower().replace("_", " ") if known is None else known.meaning.replace("`", "")
+    entry = catalog().alerts.get(cause) or catalog().health_causes.get(cause) or catalog().conditions.get(cause)
+    meaning = cause.lower().replace("_", " ") if entry is None else entry.meaning.replace("`", "")
     return f"{subject.removeprefix('stream ')}: {meaning}"
 
 

@@ -153,8 +153,8 @@ def plain_text(listing: Listing, *, width: int | None = None) -> str:
     if listing.layout == "blocks":
         return "\n\n".join("\n".join(_block(listing.headers, row, width)) for row in rows)
     if listing.layout == "lines":
-        lines = (": ".join(filter(None, row)) for row in rows)
-        return "\n".join(lines if width is None else (wrap(line, width, hanging=_INDENT) for line in lines))
+        joined = (": ".join(filter(None, row)) for row in rows)
+        return "\n".join(joined if width is None else (wrap(line, width, hanging=_INDENT) for line in joined))
     if not listing.headers:
         return ""
     shown, folded = (range(len(listing.headers)), []) if width is None else _fold(listing, rows, width)

@@ -222,13 +222,13 @@ def name_fields(text: str, fields: Iterable[OptionField]) -> str:
     titles = {field.flag: field.name.replace("_", " ").capitalize() for field in fields}
     off_titles = {f"--no-{flag[2:]}": f"{title} off" for flag, title in titles.items()}
 
-    def replace(found: re.Match[str]) -> str:
-        if found["command"]:
-            return found["command"]
-        flag, value = found["flag"], found["value"]
+    def replace(match: re.Match[str]) -> str:
+        if match["command"]:
+            return match["command"]
+        flag, value = match["flag"], match["value"]
         if flag in titles:
             return f"{titles[flag]} {value}" if value else titles[flag]
-        return f"{off_titles[flag]} {value}" if value and flag in off_titles else off_titles.get(flag, found[0])
+        return f"{off_titles[flag]} {value}" if value and flag in off_titles else off_titles.get(flag, match[0])
 
     return _FLAGS.sub(replace, text)
 

@@ -59,15 +59,18 @@ def history(*, pipeline: str, table: str) -> Rows:
     ]
 
 
-def samples(*, pipeline: str) -> Rows:
-    """Returns the newest open quarantined rows of a pipeline with their reasons and the beginning of the raw value."""
+def samples(*, pipeline: str, reason: str = "") -> Rows:
+    """Returns the newest open quarantined rows of a pipeline, with this reason if one is given, with their reasons and
+    the beginning of the raw value.
+    """
     from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
 
     catalog = load_catalog(skip_invalid=True)
     catalog.pipeline(pipeline)
-    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MAX_SAMPLES)
+    selected = QuarantineFilter(reasons=(reason,) if reason else ())
+    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(selected, limit=MAX_SAMPLES)
     return [
         {
             "event": row["event_name"] or "",

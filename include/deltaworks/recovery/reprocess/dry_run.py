@@ -208,16 +208,16 @@ def estimate_rows(rows: Sequence[int], sizes: Sequence[int], total: int) -> tupl
         The lower end of a range of two standard errors, the estimate, and the upper end. The range is wide if the
         objects differ, and for a single object it is everything from its own rows to twice the estimate.
     """
-    read, found = sum(sizes), sum(rows)
+    read, sampled = sum(sizes), sum(rows)
     factor = total / read if read else 1.0
-    estimate = found * factor
+    estimate = sampled * factor
     if len(rows) < 2:
-        return found, round(estimate), round(2 * estimate)
-    ratio = found / read if read else 0.0
+        return sampled, round(estimate), round(2 * estimate)
+    ratio = sampled / read if read else 0.0
     deviation = sum((count - ratio * size) ** 2 for count, size in zip(rows, sizes, strict=True)) / (len(rows) - 1)
     unread = max(0.0, 1 - 1 / factor) if factor else 0.0
     error = 2 * factor * math.sqrt(len(rows) * deviation * unread)
-    return max(found, round(estimate - error)), round(estimate), round(estimate + error)
+    return max(sampled, round(estimate - error)), round(estimate), round(estimate + error)
 
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:

@@ -54,6 +54,10 @@ def test_the_most_severe_come_first_and_resolved_alerts_are_history(with_alerts:
     assert set(shown(with_alerts)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
     assert shown(with_alerts, "history") == ["JOB_OVERDUE"]
     assert shown(with_alerts, "anything") == shown(with_alerts)
+    (ended,) = with_alerts.view("/alerts?show=history")["listed"]["rows"]
+    assert ended["began_at"] <= ended["since"], "history says when it began and when it ended"
+    page = with_alerts.get("/alerts?show=history").text
+    assert [page.count(f'data-label="{name}"') for name in ("began", "ended", "last notification")] == [1, 1, 1]
 
 
 def test_a_silenced_alert_is_shown_with_its_author(with_alerts: ConsoleHarness) -> None:
