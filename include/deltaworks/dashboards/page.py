@@ -48,7 +48,7 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
 
 
 def _navigation(answer: DashboardAnswer, newest: dt.datetime | None) -> str:
-    """Renders the link to all dashboards, the form for the time span, and a link to the newest data if the span ends before or begins after."""
+    """Renders the link to all dashboards, the form for the time span, and a link to newest data outside the span."""
     span = answer.span
     links = '<a href="../../dashboards">all dashboards</a> <a href="?">now</a>'
     if newest is not None and not span.since <= newest <= span.until:
