@@ -10,8 +10,7 @@ import pytest
 from airflow.sdk.definitions._internal.dag_parsing_context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 
 from deltaworks.airflow.dag_factory import parsed_catalog
-from deltaworks.airflow.operators import SparkJobOperator
-from deltaworks.operations.dag_forms import form_by_kind, triggered_forms
+from deltaworks.operations.dag_forms import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.project import load_catalog
@@ -131,11 +130,8 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
             assert ("backfill" in allowed) == dag.dag_id.endswith("__gold"), dag.dag_id
 
 
-def pool_of(dag_id: str, task: Any) -> str:
-    """Returns the pool of a task by its job class: the one of its operation, in any DAG. What a person waits for and
-    needs no Spark does not wait for Spark's slot.
-    """
-    task_id = task.task_id
+def pool_of(dag_id: str, task_id: str) -> str:
+    """Returns the pool of a task by its job class: the one of its operation, in any DAG."""
     shares = load_catalog().environment.shares
     kind = dag_id.rpartition("__")[2]
     if kind == "relay":
@@ -144,9 +140,6 @@ def pool_of(dag_id: str, task: Any) -> str:
         return "streams"
     if kind.startswith("control"):
         return "default_pool"
-    is_triggered = bool(triggered_forms(one for one in OPERATIONS.values() if one.kind == kind))
-    if task_id in ("count", "approve", "dry_run_gate") or (is_triggered and not isinstance(task, SparkJobOperator)):
-        return "default_pool"
     name = {"record_night": "snapshot_health"}.get(task_id, task_id)
     return shares.of((OPERATIONS.get(name) or form_by_kind(kind).operations[0]).job_class).pool
 
@@ -154,7 +147,7 @@ def pool_of(dag_id: str, task: Any) -> str:
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
     for dag in bag.dags.values():
         for task in dag.tasks:
-            expected = "default_pool" if dag.dag_id == "deltaworks__health" else pool_of(dag.dag_id, task)
+            expected = "default_pool" if dag.dag_id == "deltaworks__health" else pool_of(dag.dag_id, task.task_id)
             assert task.pool == expected, (dag.dag_id, task.task_id)
             if dag.dag_id != "deltaworks__health":
                 assert task.retries >= 1, (dag.dag_id, task.task_id)

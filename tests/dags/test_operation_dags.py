@@ -283,12 +283,3 @@ def test_the_tables_of_maintenance_are_not_those_of_its_gold_step(maintenance: A
     params = maintenance_params(maintenance, tables=["orders"], steps=["rebuild_gold"])
 
     assert maintenance.get_task("rebuild_gold").option_arguments({"params": params}) == []
-
-
-@each_form
-def test_what_needs_no_spark_does_not_wait_for_the_slot_of_spark_jobs(form: DagForm) -> None:
-    from deltaworks.airflow.operators import SparkJobOperator
-
-    for task in dag_of(form).tasks:
-        needs_spark = isinstance(task, SparkJobOperator)
-        assert (task.pool == "default_pool") == (not needs_spark), task.task_id

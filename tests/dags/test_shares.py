@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow.operators import SparkJobOperator
-from deltaworks.operations.dag_forms import form_by_kind, triggered_forms
+from deltaworks.operations.dag_forms import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -69,15 +69,6 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     return (OPERATIONS[name] if name in OPERATIONS else form_by_kind(kind).operations[0]).job_class
 
 
-#: Tasks before an approval need no Spark, and a person waits for them.
-_WAITED_FOR = ("count", "approve", "dry_run_gate")
-
-
-def is_triggered(dag_id: str) -> bool:
-    kind = dag_id.rpartition("__")[2]
-    return bool(triggered_forms(one for one in OPERATIONS.values() if one.kind == kind))
-
-
 def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any]) -> None:
     assert {dag_id.rpartition("__")[2] for dag_id in dags} >= {"stream", "relay", "gold", "maintenance", "mutations"}
     for dag_id, dag in dags.items():
@@ -89,10 +80,7 @@ def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any])
                 assert (task.pool, task.priority_weight) == ("default_pool", 200), "an operator waits for no job"
                 continue
             share = APART.of(class_of(dag_id, task.task_id))
-            without_spark = task.task_id in _WAITED_FOR or (
-                is_triggered(dag_id) and not isinstance(task, SparkJobOperator)
-            )
-            assert task.pool == ("default_pool" if without_spark else share.pool), (dag_id, task.task_id)
+            assert task.pool == share.pool, (dag_id, task.task_id)
             assert task.priority_weight == share.priority, (dag_id, task.task_id)
             assert task.weight_rule == "absolute", "no matter what follows in its DAG"
 
@@ -120,7 +108,7 @@ def test_gold_at_the_end_of_a_night_waits_for_gold_alone(dags: dict[str, Any]) -
     night = dags["games__maintenance"]
 
     assert night.get_task("rebuild_gold").pool == "pool_gold"
-    assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance", "default_pool"}
+    assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance"}
 
 
 def test_gold_never_shares_a_pool_with_its_upstream() -> None:

@@ -20,7 +20,6 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import RetryDecision
 from airflow.sdk.bases.notifier import BaseNotifier
 
-from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_keys
 from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
 from deltaworks.control.clock import utc_now
@@ -99,8 +98,7 @@ class OperationApproval(ApprovalOperator):
         super().__init__(
             response_timeout=answer_timeout,
             notifiers=list(notifiers),
-            # The question needs no Spark, so it does not wait for a slot of Spark jobs.
-            **pool_settings(names.DEFAULT_POOL, priority=share.priority),
+            **pool_settings(share.pool, priority=share.priority),
             retries=2,
             retry_delay=timedelta(seconds=30),
             retry_exponential_backoff=2.0,

@@ -39,7 +39,6 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.shares import Share
 
 #: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)
@@ -63,7 +62,6 @@ def operation_task(
     values: Mapping[str, Any] | None = None,
     form: DagForm | None = None,
     selected_if: str = "",
-    is_triggered: bool = False,
     **settings: Any,
 ) -> BaseOperator:
     """Returns the task that runs an operation: a spark-submit job, or a process if the operation needs no Spark.
@@ -73,7 +71,6 @@ def operation_task(
         form: the form of the DAG, from which the other options are read.
         selected_if: a template that renders to `False` in runs that skip the task; by default where the form selects
             other operations.
-        is_triggered: a person triggers the DAG and waits, so a process without Spark does not wait for Spark's slot.
         settings: further operator arguments, which override those of all jobs.
     """
     operation = get_operation(name)
@@ -86,8 +83,6 @@ def operation_task(
     share = environment.shares.of(operation.job_class)
     if operation.runs_immediately:
         settings = _immediate_settings() | settings
-    elif is_triggered and not operation.needs_spark:
-        settings = _without_spark(share) | settings
     if operation.needs_spark:
         return SparkJobOperator(
             task_id=task_id or name,
@@ -114,11 +109,6 @@ def operation_task(
 
 def _immediate_settings() -> dict[str, Any]:
     return pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT}
-
-
-def _without_spark(share: Share) -> dict[str, Any]:
-    """Returns the pool of tasks that a person waits for and that need no Spark: not the one of Spark jobs."""
-    return pool_settings(names.DEFAULT_POOL, priority=share.priority)
 
 
 def selection_template(operation: Operation, form: DagForm | None) -> str:
@@ -217,9 +207,9 @@ def triggered_dag(form: DagForm, subject: PipelineSpec | RelaySpec, environment:
     ) as dag:
         before = _approval_tasks(form, spec, environment) if spec is not None and form.waits_for_approval else []
         for operation in form.operations:
-            settings: dict[str, Any] = {} if operation.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
-            settings |= {"values": {DRY_RUN: False} if before else None, "is_triggered": True}
-            tasks = [*before, operation_task(operation.name, name, environment, form=form, **settings)]
+            limit: dict[str, Any] = {} if operation.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
+            values = {DRY_RUN: False} if before else None
+            tasks = [*before, operation_task(operation.name, name, environment, form=form, values=values, **limit)]
             if operation.rebuilds_gold and spec is not None and spec.gold.tables:
                 tasks.append(rebuild_gold_task(spec, environment))
             chain(*tasks)
@@ -233,8 +223,7 @@ def _approval_tasks(form: DagForm, spec: PipelineSpec, environment: EnvironmentS
     The job itself checks that it stays within the approved counts. An operation of the form that needs no approval is
     counted too, and then runs without a question.
     """
-    share = environment.shares.of(form.operations[0].job_class)
-    settings = process_settings(share) | _without_spark(share)
+    settings = process_settings(environment.shares.of(form.operations[0].job_class))
     return [
         count_task(form, spec, environment),
         ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings),
@@ -252,7 +241,7 @@ def count_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec) 
         niceness=share.niceness,
         form=form,
         values={DRY_RUN: True},
-        **process_settings(share) | _without_spark(share),
+        **process_settings(share),
     )
 
 
