@@ -50,6 +50,8 @@ class AirflowServer(ThreadingHTTPServer):
         self.page = 100
         self.scripts: dict[str, RunScript] = {}
         self.runs: dict[tuple[str, str], tuple[dict[str, Any], int]] = {}
+        #: The running tasks of all DAGs, as DAG and task, in the pool `spark_jobs`.
+        self.pool_users: list[tuple[str, str]] = []
         self.requests: list[tuple[str, str, Any]] = []
         self.closing = threading.Event()
 
@@ -136,6 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
         if (method, path, query.get("dag_id_pattern")) == ("PATCH", "/dags", ["%"]):
             airflow.paused = dict.fromkeys(airflow.paused, body["is_paused"])
             return 200, {"dags": [], "total_entries": len(airflow.paused)}
+        if path == "/dags/~/dagRuns/~/taskInstances":
+            users = airflow.pool_users if (query["pool"], query["state"]) == (["spark_jobs"], ["running"]) else []
+            return 200, {"task_instances": [{"dag_id": dag, "task_id": task} for dag, task in users]}
         return self._handle_dag(method, path, body) if path.startswith("/dags/") else self._list(path, query)
 
     def _token(self, body: Any) -> tuple[int, Any]:
@@ -227,4 +232,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _task(task_id: str, state: str | None) -> dict[str, Any]:
     at = "2026-01-01T00:00:00+00:00"
-    return {"task_id": task_id, "state": state, "try_number": 1, "start_date": at, "end_date": at, "duration": 3.0}
+    times = {"start_date": at, "end_date": at, "duration": 3.0}
+    return {"task_id": task_id, "state": state, "try_number": 1, "pool": "spark_jobs", **times}

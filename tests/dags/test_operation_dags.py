@@ -96,8 +96,10 @@ def test_an_approval_shows_count_and_options_of_the_chosen_action(restore: Any) 
 
     lines = question_text(results, approve.shown_options(params)).splitlines()
 
-    for line in ("table   rows_removed", "orders  7", "clicks  0", "reason: a bad deploy"):
+    for line in ("In all: rows removed 7", "1 more with nothing to do", "table   rows_removed", "orders  7"):
         assert line in lines
+    assert "reason: a bad deploy" in lines
+    assert not any("clicks" in line for line in lines), "it is not at stake"
     assert not any("to_time" in line for line in lines)
     assert question_text([], approve.shown_options(params)).splitlines()[-2] == "reason: a bad deploy"
     assert rendered_template(approve.subject, params, task=approve) == "restore shop?"
@@ -205,10 +207,11 @@ def test_the_page_of_a_reprocess_names_its_restrictions() -> None:
     assert "REPROCESS_MUTABLE" not in shop.doc_md
 
 
-def test_the_form_of_a_reprocess_selects_records_and_a_time_of_arrival() -> None:
+def test_the_form_of_a_reprocess_selects_files_and_a_time_of_arrival_but_no_records_of_other_sources() -> None:
     form = dag_of(form_by_kind("reprocess")).params
 
-    assert form.get_param("offsets").schema["type"] == ["null", "array"]
+    assert form.get_param("files").schema["type"] == ["null", "array"]
+    assert "offsets" not in form
     assert form.get_param("arrived").schema["type"] == ["null", "string"]
 
 

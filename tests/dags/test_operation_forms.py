@@ -41,7 +41,9 @@ def params_of(declared: Operation) -> Any:
 
 
 def fields_of(declared: Operation) -> dict[str, OptionField]:
-    return {field.name: field for field in option_fields(declared.options_model())}
+    """The options that the form of SHOP has, which reads files."""
+    fields = option_fields(declared.options_model())
+    return {field.name: field for field in fields if field.source in ("", "objects")}
 
 
 def options_from(declared: Operation, params: dict[str, Any]) -> Options:

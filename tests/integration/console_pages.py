@@ -114,8 +114,8 @@ class Console:
 
     def troubles(self) -> list[Shown]:
         """Returns the open issues of the overview."""
-        _, _, needs = self.page("/").partition('<ul class="issues">')
-        return [_shown(item) for item in needs.partition("</ul>")[0].split("<li")[1:]]
+        cards = self.page("/").split('<details class="issue ')[1:]
+        return [_shown(card.partition("</details>")[0]) for card in cards]
 
     def await_trouble(self, *causes: str, subject: str, seconds: float = 240.0) -> Shown:
         """Waits until the overview shows a condition with one of these causes, or any, on a subject."""
@@ -181,15 +181,17 @@ def _shown(item: str) -> Shown:
 
     # Commands have markup for copying; in plain text they are in backticks.
     item = re.sub(r'<code class="command"[^>]*>([^<]*)</code>', r"`\1`", item)
-    head, _, rest = item.partition(">")[2].partition("<br>")
-    detail, _, step = rest.partition("<strong>Next:</strong>")
-    cause = re.search(r"<code>([^<]*)</code>", head)
+    key = re.search(r'data-key="(\w+) ([^"]*)"', item)
+    assert key is not None, item
+    detail, _, step = item.partition("</summary>")[2].partition("<strong>Next:</strong>")
     act = re.search(r'class="actions"><a href="([^"]*)"', item)
-    assert cause is not None, item
-    subject = text(head.partition("</code>")[2]).partition(" for ")[0].strip()
     path = "" if act is None else html.unescape(act[1]).removeprefix("/deltaworks")
     return Shown(
-        cause=cause[1], subject=subject, detail=text(detail), next_step=text(step.partition("<br>")[0]), act=path
+        cause=key[1],
+        subject=html.unescape(key[2]),
+        detail=text(detail),
+        next_step=text(step.partition("</p>")[0]),
+        act=path,
     )
 
 

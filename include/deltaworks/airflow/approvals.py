@@ -24,14 +24,14 @@ from deltaworks.airflow.aws_connections import set_keys
 from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.listing import Listing, plain_text
+from deltaworks.control.listing import LOG_WIDTH, Listing, format_bytes, plain_text
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals, repeated_error
 from deltaworks.errors import ContractError, escape_invisible
 from deltaworks.operations.approval_checks import check_approver, counted_bounds, requested_options
 from deltaworks.operations.base import RESULTS_KEY
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm
-from deltaworks.operations.options import read_options
+from deltaworks.operations.options import option_fields, read_options
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: How long a question waits for its answer.
 ANSWER_TIMEOUT = timedelta(hours=10)
+#: Beginnings of the names of counts that say how much would change.
+_AMOUNTS = ("rows", "files", "bytes", "objects", "messages", "changes")
 
 
 class ApprovalRetryPolicy(JobRetryPolicy):
@@ -118,9 +120,13 @@ class OperationApproval(ApprovalOperator):
         return self.form.chosen(params).command
 
     def shown_options(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the options of the selected operation that are set, without `dry_run`."""
-        values = self.form.option_values(self.form.chosen(params), params)
-        return {name: value for name, value in values.items() if value and name != DRY_RUN}
+        """Returns the options of the selected operation that differ from their defaults, without `dry_run`."""
+        operation = self.form.chosen(params)
+        defaults = {field.name: field.default for field in option_fields(operation.options_model())}
+        values = self.form.option_values(operation, params)
+        return {
+            name: value for name, value in values.items() if value and name != DRY_RUN and value != defaults.get(name)
+        }
 
     def execute(self, context: Context) -> None:
         """Stores the question with its counts, and asks."""
@@ -216,17 +222,34 @@ class OperationApproval(ApprovalOperator):
         return PipelineHome.open(self._lake, self._pipeline).approvals
 
 
-def question_text(counts: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-    """Returns counts and options as one block of text that Airflow shows as it is.
+def _is_at_stake(record: Mapping[str, Any]) -> bool:
+    """Returns whether a count has an amount above zero, or no amounts."""
+    amounts = [value for name, value in record.items() if name.startswith(_AMOUNTS)]
+    return not amounts or any(amounts)
 
-    Requesters choose the values of options, and producers the names in counts: none may be read as Markdown or HTML.
+
+def question_text(counts: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Returns what is at stake as one block of text that Airflow shows as it is: totals, counts and options.
+
+    Counts without anything to do are left out. Requesters choose the values of options, and producers the names in
+    counts: none may be read as Markdown or HTML.
     """
-    columns = list(counts[0]) if counts else []
+    at_stake = [record for record in counts if _is_at_stake(record)]
+    columns = [name for name in (at_stake[0] if at_stake else ()) if name != DRY_RUN]
     listing = Listing(tuple(map(escape_invisible, columns)))
-    for record in counts:
+    for record in at_stake:
         listing.add(*(record.get(column) for column in columns))
+    totals = ", ".join(
+        f"{name.replace('_', ' ')} {format_bytes(total) if name.startswith('bytes') else f'{total:,}'}"
+        for name in columns
+        if name.startswith(_AMOUNTS)
+        for total in [sum(record.get(name) or 0 for record in at_stake)]
+    )
+    summary = [f"In all: {totals or f'{len(at_stake)} to change'}"] if at_stake else ["Nothing would change."]
+    if idle := len(counts) - len(at_stake):
+        summary.append(f"{idle} more with nothing to do")
     shown = "".join(f"\n{name}: {escape_invisible(str(value))}" for name, value in options.items())
-    text = plain_text(listing) + "\n" + shown
+    text = "\n".join([*(summary if counts else []), "", plain_text(listing, width=LOG_WIDTH)]).strip() + "\n" + shown
     # A fence ends at a line with at least as many backticks.
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"

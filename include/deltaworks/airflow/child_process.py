@@ -76,10 +76,11 @@ class JobOutput:
         return {NONCE_VARIABLE: self.nonce}
 
     def parse_lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Parses lines of output and yields them unchanged."""
+        """Parses lines of output and yields them unchanged, without the results, which the log has as a table."""
         for line in lines:
             self.parse_line(line)
-            yield line
+            if self._text_of(line, "RESULTS") is None:
+                yield line
 
     def parse_line(self, line: str) -> None:
         """Parses one line of output."""

@@ -28,7 +28,7 @@ def form_params(form: DagForm, spec: PipelineSpec | None = None) -> dict[str, Pa
     Args:
         spec: the pipeline whose tables are offered as choices; None for a relay or a namespace.
     """
-    params = {field.name: option_param(field, spec) for field in form.fields()}
+    params = {field.name: option_param(field, spec) for field in form.fields_for(spec)}
     if form.actions:
         return {ACTION: _action_param(form), **params}
     if form.has_steps:

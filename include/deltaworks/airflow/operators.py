@@ -319,8 +319,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             check=False,
             **child_options(niceness=self.share.niceness),
         )
-        for line in completed.stdout.splitlines():
-            output.parse_line(line)
+        shown = "".join(output.parse_lines(completed.stdout.splitlines(keepends=True)))
         if completed.returncode != 0:
             self._why = f"the process without Spark ended with exit code {completed.returncode}"
             return False
@@ -330,7 +329,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             return False
         what = "a dry run" if is_dry_run else "nothing to do" if looks else "nothing remains for Spark"
         self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
-        self.log.info("%s", completed.stdout)
+        self.log.info("%s", shown)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime
@@ -129,6 +129,12 @@ class TaskInstance:
     start: datetime | None
     end: datetime | None
     duration_seconds: float | None
+    pool: str = ""
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether it may run as soon as its pool and the executor have a free slot."""
+        return self.state in ("scheduled", "queued")
 
     @classmethod
     def from_api(cls, item: Mapping[str, Any]) -> Self:
@@ -140,6 +146,7 @@ class TaskInstance:
             start=_parse_time(item["start_date"]),
             end=_parse_time(item["end_date"]),
             duration_seconds=item["duration"],
+            pool=str(item.get("pool") or ""),
         )
 
 
@@ -261,6 +268,23 @@ class AirflowApi(AirflowRequests):
         """Returns the task instances of a run."""
         answer = self._get(f"{_run_path(dag_id, run_id)}/taskInstances", limit=_PAGE_SIZE)
         return tuple(TaskInstance.from_api(item) for item in answer["task_instances"])
+
+    def pool_users(self, pool: str) -> tuple[str, ...]:
+        """Returns the running tasks that use slots of a pool, as `DAG.task`, as far as this person may see them."""
+        answer = self._get("/dags/~/dagRuns/~/taskInstances", pool=pool, state="running", limit=_PAGE_SIZE)
+        return tuple(f"{item['dag_id']}.{item['task_id']}" for item in answer["task_instances"])
+
+    def describe_wait(self, tasks: Iterable[TaskInstance]) -> str:
+        """Describes which task waits for a slot, and what uses its pool; empty if none waits, nothing uses it, or
+        Airflow does not say.
+        """
+        for task in tasks:
+            users: tuple[str, ...] = ()
+            with suppress(DeltaworksError):
+                users = self.pool_users(task.pool) if task.waits_for_slot and task.pool else ()
+            if users:
+                return f"{task.task_id} waits for a slot of pool {task.pool}, which is used by {', '.join(users)}."
+        return ""
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Clears a task so that it runs again in its run. A running task is killed first."""

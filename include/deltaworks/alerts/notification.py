@@ -26,6 +26,8 @@ class AlertState(StateRecord):
     """The state of an alert and of its notifications.
 
     Args:
+        since: when it opened or, once it has ended, when it ended.
+        began_at: when it opened last.
         notified_severity: severity in the last notification; None if it reported the end, or there was none.
         last_notified_at: time of the last notification that raised the alert or was a reminder.
         last_notified_severity: severity in that notification.
@@ -36,6 +38,7 @@ class AlertState(StateRecord):
     is_open: bool = False
     severity: Severity = "info"
     since: Instant | None = None
+    began_at: Instant | None = None
     notified_severity: Severity | None = None
     last_notified_at: Instant | None = None
     last_notified_severity: Severity = "info"
@@ -60,6 +63,7 @@ def update_state(
         is_open=severity is not None,
         severity=severity or before.severity,
         since=now if changed or before.since is None else before.since,
+        began_at=now if changed and severity is not None else before.began_at,
         changes=before.changes + changed,
         notification_times=tuple(at for at in before.notification_times if _within(at, HOUR, now)),
     )

@@ -43,7 +43,7 @@ class LineDrawing:
     """A drawn line.
 
     The parts between gaps are `paths`, as SVG path data. Single values with gaps before and after them are `dots`. The
-    values of `ticks` are pixels.
+    values of `ticks` are pixels. The values at the lower and upper edge are `bottom` and `top`.
     """
 
     width: int
@@ -51,6 +51,7 @@ class LineDrawing:
     paths: tuple[str, ...]
     dots: tuple[Point, ...]
     top: float = 0.0
+    bottom: float = 0.0
     ticks: tuple[Tick, ...] = ()
 
 
@@ -65,9 +66,9 @@ class Bar:
     index: int
 
 
-def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> LineDrawing:
-    """Returns a line without axes, from 0 to the maximum."""
-    top = max((value for value in values if value is not None), default=0.0) or 1.0
+def sparkline(values: Sequence[Value], *, top: float | None = None, width: int = 96, height: int = 20) -> LineDrawing:
+    """Returns a line without axes, from 0 to the maximum; of several lines in one scale, to their common `top`."""
+    top = top or max((value for value in values if value is not None), default=0.0) or 1.0
     last = max(len(values) - 1, 1)
     points = [
         None if value is None else (1 + index / last * (width - 2), _y(value, top, height))
@@ -78,12 +79,19 @@ def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> 
 
 
 def line(series: TimeSeries, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> LineDrawing:
-    """Returns a line over a time axis from `since` to `until`, from 0 to the maximum."""
+    """Returns a line over a time axis from `since` to `until`.
+
+    Starts at zero unless values vary by less than 40 %.
+    """
     low = since.timestamp()
     scale = Scale(low, max(until.timestamp(), low + 1), 0, width)
     inside = [(at, value) for at, value in series.points if since <= at <= until]
-    top = max((value for _, value in inside if value is not None), default=0.0) or 1.0
-    placed = [None if value is None else (scale(at.timestamp()), _y(value, top, height)) for at, value in inside]
+    values = [value for _, value in inside if value is not None]
+    top, bottom = max(values, default=0.0) or 1.0, _baseline(values)
+    placed = [
+        None if value is None else (scale(at.timestamp()), _y(value - bottom, top - bottom, height))
+        for at, value in inside
+    ]
     paths, dots = _paths(_downsample(placed))
     ticks = time_ticks(low, until.timestamp(), max_ticks=_MAX_TICKS)
     return LineDrawing(
@@ -92,6 +100,7 @@ def line(series: TimeSeries, *, since: datetime, until: datetime, width: int = 7
         paths=paths,
         dots=dots,
         top=top,
+        bottom=bottom,
         ticks=tuple(Tick(scale(tick.value), tick.label) for tick in ticks),
     )
 
@@ -135,6 +144,12 @@ def area_sparkline(values: Sequence[Point]) -> str:
         f'aria-hidden="true"><path class="soft s0" d="{path_data(closed)}Z"/>'
         f"{''.join(line_elements(points, 0))}</svg>"
     )
+
+
+def _baseline(values: Sequence[float]) -> float:
+    """Returns the value at the lower edge of a chart: 0, or a little below values that vary by less than 40 %."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return low - 0.1 * (high - low) if 0.6 * high <= low < high and low > 0 else 0.0
 
 
 def _y(value: float, top: float, height: int) -> float:

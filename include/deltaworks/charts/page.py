@@ -34,7 +34,10 @@ _STYLE: Final = f"""
 body{{font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0 auto;max-width:86rem;
 padding:1.25rem 1.25rem 3rem;
 color:var(--text);background:var(--page)}}
-nav{{margin-bottom:.5rem}}a{{color:inherit}}
+nav{{margin-bottom:.5rem;display:flex;flex-wrap:wrap;gap:.25rem .75rem;align-items:center}}
+form{{display:inline-flex;flex-wrap:wrap;gap:.25rem .5rem;align-items:center}}
+input,button{{font:inherit;color:inherit;background:var(--card);border:1px solid var(--muted);border-radius:4px;
+padding:.05rem .4rem}}a{{color:inherit}}
 header{{margin-bottom:1rem}}header p{{margin:.15rem 0;color:var(--muted)}}
 h1{{font-size:1.5rem;line-height:1.2;margin:.2rem 0}}
 dl{{display:flex;flex-wrap:wrap;gap:.1rem .45rem;margin:.5rem 0 1rem;font-size:.85rem;color:var(--muted)}}

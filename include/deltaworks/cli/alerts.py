@@ -37,7 +37,8 @@ def show(
 
 def alert_listing(selected: Iterable[Alert]) -> Listing:
     """Returns a listing of alerts, open and most severe first."""
-    listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
+    columns = ("severity", "cause", "subject", "since", "summary", "runbook")
+    listing = Listing(columns, title="alerts open", details=("summary",), minor=("runbook",))
     for alert in sorted(selected, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
         since = alert.state.since
         severity = alert.state.severity if alert.state.is_open else "resolved"

@@ -30,7 +30,8 @@ def batches(
     if batch_id is not None:
         return _detail(history.detail(batch_id))
     names = ("generation", "batch", "state", "held", "rows", "quarantined", "after", "up to", "prepared", "seconds")
-    listing = Listing((*names, "epoch", "run"))
+    minor = ("run", "epoch", "generation", "after", "up to")
+    listing = Listing((*names, "epoch", "run"), details=("held",), minor=minor)
     for batch in history.recent(last):
         listing.add(*_row(batch))
     return [listing]

@@ -27,10 +27,10 @@ def operation_command(operation: Operation) -> Callable[..., None]:
 
     def command(**values: Any) -> None:
         subject = values.pop(operation.scope)
-        form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
+        form = chosen_format(**{name: values.pop(name) for name in ("as_json", "as_csv", "wide")})
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
         # For JSON and CSV, progress messages go to standard error.
-        echo = functools.partial(print_line, error=form != "table")
+        echo = functools.partial(print_line, error=form in ("json", "csv"))
         if not in_airflow:
             if wait_minutes is not None:
                 raise typer.BadParameter("--wait-minutes needs --in-airflow")

@@ -1,8 +1,8 @@
 """Output of commands. Only this module prints, so that no text is interpreted as markup or as control characters.
 
-Listings are tables with wrapped columns on a terminal, and aligned text in a pipe. Commands created by
-`listing_command` also print JSON and CSV. A test ensures that no other command module imports rich or writes to
-standard output.
+Tables fit the terminal: long columns are folded under their rows, minor ones omitted, and no word is broken. In a pipe
+each row is one line. Commands created by `listing_command` also print JSON and CSV. A test ensures that no other
+command module imports rich or writes to standard output.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,44 +23,56 @@ from deltaworks.control.listing import (
     Listing,
     csv_text,
     escape_invisible_lines,
+    hidden_columns,
     json_text,
     plain_text,
+    wrap,
 )
 from deltaworks.errors import escape_invisible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-OutputFormat = Literal["table", "json", "csv"]
+#: `wide` is a table with all columns, one line for each row.
+OutputFormat = Literal["table", "wide", "json", "csv"]
 OutputPart = str | Listing
 #: Environment variables that make rich treat a pipe as a terminal.
 _FORCE_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _AS_JSON = typer.Option("--json", help="Print JSON instead of a table, with all fields.")
 _AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
+_WIDE = typer.Option("--wide", help="Print all columns, one line for each row, wider than the terminal.")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """The output of a command, and its exit code."""
+    """The output of a command, and its exit code.
+
+    Args:
+        summary: printed for people instead of the parts, unless they choose `--wide`.
+    """
 
     parts: Sequence[OutputPart]
     exit_code: int = 0
+    summary: Sequence[OutputPart] = ()
 
 
 def print_line(text: str, *, style: str = "", error: bool = False) -> None:
-    """Prints one line. Line ends in the text are escaped, so data cannot imitate output."""
-    _write(escape_invisible(text), style=style, error=error)
+    """Prints one line, wrapped at words on a terminal. Line ends in the text are escaped, so data cannot imitate
+    output.
+    """
+    _write(_wrapped(escape_invisible(text), error), style=style, error=error)
 
 
 def print_heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
     """Prints one line whose beginning is highlighted."""
+    line = _wrapped(f"{escape_invisible(title)} {escape_invisible(text)}", error)
     if not _is_terminal(error):
-        _write(f"{escape_invisible(title)} {escape_invisible(text)}", error=error)
+        _write(line, error=error)
         return
     from rich.text import Text
 
-    styled = Text(escape_invisible(title), style=style)
-    styled.append(f" {escape_invisible(text)}", style="not bold default")
+    styled = Text(line)
+    styled.stylize(style, 0, len(escape_invisible(title)))
     _console(error).print(styled, soft_wrap=True)
 
 
@@ -79,23 +92,22 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json_text(value) + "\n")
 
 
-def print_listing(listing: Listing) -> None:
-    """Prints a listing for people: a table on a terminal, aligned text in a pipe."""
+def print_listing(listing: Listing, *, wide: bool = False) -> None:
+    """Prints a listing for people: a table that fits the terminal, or one line for each row."""
+    width = None if wide else output_width()
     if listing.title:
         print_line(listing.title, style="bold")
-    if not _is_terminal(error=False) or listing.layout != "table":
-        _write(plain_text(listing))
-        return
-    from rich.table import Table
-    from rich.text import Text
+    _write(plain_text(listing, width=width))
+    if hidden := hidden_columns(listing, width):
+        print_line(f"(--wide also shows: {', '.join(hidden)})")
 
-    table = Table()
-    for header in listing.headers:
-        # Long values are wrapped, because a truncated name is useless.
-        table.add_column(Text(escape_invisible(header)), overflow="fold")
-    for row in listing.rows:
-        table.add_row(*(Text(escape_invisible(cell)) for cell in row))
-    _console(error=False).print(table, soft_wrap=False)
+
+def output_width(*, error: bool = False) -> int | None:
+    """Returns the width of the output: of the terminal, or the variable COLUMNS; None for a pipe without it."""
+    stream = sys.stderr if error else sys.stdout
+    if not (stream.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        return None
+    return shutil.get_terminal_size().columns
 
 
 @contextlib.contextmanager
@@ -123,12 +135,12 @@ def print_parts(parts: Sequence[OutputPart], *, output_format: OutputFormat = "t
     For JSON and CSV the listings go to standard output, and the sentences to standard error. A single listing is a list
     of records; several are keyed by title.
     """
-    if output_format == "table":
+    if output_format in ("table", "wide"):
         for part in parts:
             if isinstance(part, str):
                 print_line(part)
             elif part.cells or len(parts) == 1:  # an empty table is omitted if there are sentences
-                print_listing(part)
+                print_listing(part, wide=output_format == "wide")
         return
     for part in parts:
         if isinstance(part, str) and part:
@@ -143,14 +155,14 @@ def print_parts(parts: Sequence[OutputPart], *, output_format: OutputFormat = "t
 
 
 def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | CommandOutput]) -> Callable[..., None]:
-    """Builds a command from a function that returns its output. The command has the options `--json` and `--csv`."""
+    """Builds a command from a function that returns its output, with the options `--json`, `--csv` and `--wide`."""
 
     @functools.wraps(function)
-    def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
-        form = chosen_format(as_json=as_json, as_csv=as_csv)
+    def command(*args: Any, as_json: bool, as_csv: bool, wide: bool, **values: Any) -> None:
+        form = chosen_format(as_json=as_json, as_csv=as_csv, wide=wide)
         result = function(*args, **values)
         answer = result if isinstance(result, CommandOutput) else CommandOutput(_parts(result))
-        print_parts(answer.parts, output_format=form)
+        print_parts((form == "table" and answer.summary) or answer.parts, output_format=form)
         if answer.exit_code:
             raise typer.Exit(answer.exit_code)
 
@@ -162,22 +174,27 @@ def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | Com
 
 
 def format_parameters() -> tuple[inspect.Parameter, ...]:
-    """Returns the options `--json` and `--csv` as parameters of a command."""
+    """Returns the options `--json`, `--csv` and `--wide` as parameters of a command."""
     return tuple(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
-        for name, option in (("as_json", _AS_JSON), ("as_csv", _AS_CSV))
+        for name, option in (("as_json", _AS_JSON), ("as_csv", _AS_CSV), ("wide", _WIDE))
     )
 
 
-def chosen_format(*, as_json: bool, as_csv: bool) -> OutputFormat:
+def chosen_format(*, as_json: bool, as_csv: bool, wide: bool) -> OutputFormat:
     """Returns the format that the options select.
 
     Raises:
-        typer.BadParameter: both are given.
+        typer.BadParameter: both `--json` and `--csv` are given.
     """
     if as_json and as_csv:
         raise typer.BadParameter("use either --csv or --json")
-    return "json" if as_json else "csv" if as_csv else "table"
+    return "json" if as_json else "csv" if as_csv else "wide" if wide else "table"
+
+
+def _wrapped(line: str, error: bool) -> str:
+    width = output_width(error=error)
+    return line if width is None else wrap(line, width)
 
 
 def _parts(result: Listing | Sequence[OutputPart]) -> Sequence[OutputPart]:

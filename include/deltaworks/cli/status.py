@@ -1,15 +1,20 @@
-"""`deltaworks status`: relays, streams, collectors, held tables, open alerts, and an overall exit code."""
+"""`deltaworks status`: relays, streams, collectors, held tables, open alerts, and an overall exit code.
+
+For people it is a summary: a verdict, what needs a person, and one line for each stream. `--all` shows everything.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import typer
 
-from deltaworks.alerts.raising import alerts
+from deltaworks.alerts.raising import Alert, alerts
 from deltaworks.cli.alerts import alert_listing
 from deltaworks.cli.context import apply_settings, require_reachable
 from deltaworks.cli.output import (
@@ -44,29 +49,36 @@ from deltaworks.specs.project import load_catalog
 
 #: Exit code if something is unhealthy. For unreachable storage the exit code is 21, as in other commands.
 UNHEALTHY_EXIT_CODE = 1
+WATCH = typer.Option(False, "--watch", help="Show it again every few seconds, until it is interrupted.")
+INTERVAL = typer.Option(5.0, min=1.0, help="Seconds between two readings with --watch.")
+ALL = typer.Option(False, "--all", help="Show every process with its cause and detail, instead of a summary.")
 _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
+#: Open alerts that are shown with their text; of the others the subject is shown.
+_MAX_ALERTS_SHOWN = 8
 
 
 @listing_command
-def status(
-    watch: bool = typer.Option(False, "--watch", help="Show it again every few seconds, until it is interrupted."),
-    interval_seconds: float = typer.Option(5.0, min=1.0, help="Seconds between two readings with --watch."),
+def status(watch: bool = WATCH, interval_seconds: float = INTERVAL, show_all: bool = ALL) -> CommandOutput:
+    """Show what needs a person, and the streams. Exit code: 0 healthy, 1 unhealthy, 21 storage unreachable."""
+    return show_status(lake_status, watch=watch, interval_seconds=interval_seconds, show_all=show_all)
+
+
+def show_status(
+    read: Callable[[], CommandOutput], *, watch: bool, interval_seconds: float, show_all: bool
 ) -> CommandOutput:
-    """Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage
-    unreachable.
-    """
-    output = lake_status()
+    """Returns the status; with `watch` prints it repeatedly until an interrupt."""
+    output = read()
     try:
         while watch:
             clear_screen()
             print_line(f"{utc_now():%Y-%m-%d %H:%M:%S} UTC; Ctrl+C ends it.")
-            print_parts(output.parts)
+            print_parts(output.parts if show_all else output.summary or output.parts)
             time.sleep(interval_seconds)
-            output = lake_status()
+            output = read()
     except KeyboardInterrupt:
         # The last reading stays on the screen.
         return CommandOutput([], exit_code=output.exit_code)
-    return output
+    return dataclasses.replace(output, summary=()) if show_all else output
 
 
 @listing_command
@@ -119,7 +131,90 @@ def lake_status() -> CommandOutput:
     # A missing alert channel does not change the exit code: the processes are healthy, and a person reads this output.
     parts += [warning] if (warning := channel_warning(catalog.environment.alerts)) else []
     is_healthy = not (suspended or open_alerts or any(item.verdict.is_unhealthy for item in reports))
-    return CommandOutput(parts, exit_code=0 if is_healthy else UNHEALTHY_EXIT_CODE)
+    summary: list[OutputPart] = [
+        _verdict_line(reports, open_alerts, held, is_healthy=is_healthy),
+        *_troubles(reports, open_alerts, now),
+        *([held] if held.cells else []),
+        "",
+        *_summary_listing(reports, now),
+        *([warning] if warning else []),
+    ]
+    return CommandOutput(parts, exit_code=0 if is_healthy else UNHEALTHY_EXIT_CODE, summary=summary)
+
+
+def _verdict_line(reports: Sequence[Report], open_alerts: Sequence[Alert], held: Listing, *, is_healthy: bool) -> str:
+    sentences = []
+    for noun, plural, items in (
+        ("stream", "streams", [item for item in reports if item.subject.kind == "stream"]),
+        ("other process", "other processes", [item for item in reports if item.subject.kind != "stream"]),
+    ):
+        states = Counter(item.verdict.state for item in items)
+        counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        sentences += [f"{len(items)} {noun if len(items) == 1 else plural}: {counts}."] if items else []
+    tables, raised = len(held.cells), len(open_alerts)
+    sentences.append(f"{tables} table{'s are' if tables > 1 else ' is'} held." if tables else "No table is held.")
+    sentences.append(f"{raised} alert{'s are' if raised > 1 else ' is'} open." if raised else "No alert is open.")
+    return " ".join(["Healthy." if is_healthy else "Not healthy.", *sentences])
+
+
+def _troubles(reports: Iterable[Report], open_alerts: Sequence[Alert], now: datetime) -> Iterator[str]:
+    """Yields what needs a person as paragraphs: unhealthy processes, then alerts about anything else."""
+    unhealthy = [item for item in reports if item.verdict.is_unhealthy]
+    for item in unhealthy:
+        verdict = item.verdict
+        heading = f"{item.subject.kind} {item.subject.name} is unhealthy {_since(verdict.since, now)}: {verdict.cause}"
+        yield from ("", heading, f"    {verdict.detail}")
+        yield from [f"    Next: {verdict.next_step}"] if verdict.next_step else []
+    shown = {f"{item.subject.kind} {name}" for item in unhealthy for name in (item.subject.name, item.subject.argument)}
+    repeated = conditions.verdict_alerts()
+    rest = sorted(
+        (alert for alert in open_alerts if not (alert.cause in repeated and alert.subject in shown)),
+        key=lambda alert: (alert.state.severity, alert.cause, alert.subject),
+    )
+    for alert in rest[:_MAX_ALERTS_SHOWN]:
+        text, _, next_step = alert.summary.partition(" Next: ")
+        heading = f"{alert.state.severity} {alert.subject}: {alert.cause} {_since(alert.state.since, now)}".rstrip()
+        yield from ("", heading, f"    {text}")
+        yield from [f"    Next: {next_step}"] if next_step else []
+    if further := rest[_MAX_ALERTS_SHOWN:]:
+        names = ", ".join(f"{alert.cause} {alert.subject}" for alert in further)
+        yield from ("", f"{len(further)} more, see `deltaworks alerts show`: {names}")
+
+
+def _since(at: datetime | None, now: datetime) -> str:
+    if at is None:
+        return ""
+    return f"since {at:%Y-%m-%d %H:%M} ({format_duration(max(0.0, (now - at).total_seconds()))})"
+
+
+def _summary_listing(reports: Iterable[Report], now: datetime) -> Iterator[OutputPart]:
+    """Yields one line for each stream, and for other processes that are not healthy."""
+    listing = Listing(
+        ("stream", "state", "rows in the last hour", "quarantined", "waiting"),
+        minor=("quarantined", "rows in the last hour"),
+    )
+    healthy = 0
+    for item in reports:
+        if item.subject.kind != "stream" and item.verdict.state == "healthy":
+            healthy += 1
+            continue
+        name = item.subject.name if item.subject.kind == "stream" else f"{item.subject.kind} {item.subject.name}"
+        rows, quarantined, _ = _facts(item, now).values()
+        waiting = _waiting(item.heartbeat, now) if item.subject.kind == "stream" and item.heartbeat else ""
+        listing.add(name, item.verdict.state, rows, quarantined, waiting)
+    if listing.cells:
+        yield listing
+    if healthy:
+        yield f"{healthy} other {'process is' if healthy == 1 else 'processes are'} healthy; --all lists them."
+
+
+def _waiting(heartbeat: Heartbeat, now: datetime) -> str:
+    """Describes the backlog in a few characters, for one line of a stream."""
+    backlog = describe_backlog(heartbeat)
+    if parse_iso(heartbeat.oldest_pending_at) is None:
+        return backlog
+    seconds = age_seconds(heartbeat.oldest_pending_at, now)
+    return f"{backlog.removesuffix(' wait').removesuffix(' waits')}, {format_duration(seconds)}"
 
 
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
@@ -154,7 +249,9 @@ def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:
         for item, facts in rows
     ]
     names = ("kind", "name", "state", "cause", "since", "rows in the last hour", "quarantined", "lag", "detail")
-    listing = Listing(names, records=records, title="relays and streams")
+    listing = Listing(
+        names, records=records, title="relays and streams", details=("detail",), minor=("since", "quarantined")
+    )
     for item, facts in rows:
         verdict = item.verdict
         since = Cell(verdict.since.isoformat(), f"{verdict.since:%Y-%m-%d %H:%M}")
@@ -185,7 +282,9 @@ def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
 
 def _held_listing(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
     """Returns a listing of held tables, and whether any is suspended."""
-    listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
+    listing = Listing(
+        ("pipeline", "table", "held", "since", "from batch", "why"), title="tables held", details=("why",)
+    )
     suspended = False
     for pipeline in catalog.pipelines:
         for table, record in sorted(HeldTableRecords(objects, pipeline).read().items()):

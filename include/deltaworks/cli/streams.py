@@ -8,7 +8,7 @@ import typer
 
 from deltaworks.airflow_client.api import airflow_client
 from deltaworks.cli.context import StreamArgument, catalog
-from deltaworks.cli.output import print_line
+from deltaworks.cli.output import print_document, print_line
 from deltaworks.control.provenance import system_user
 from deltaworks.errors import ConfigError
 from deltaworks.operations.continuous_jobs import (
@@ -97,4 +97,4 @@ def logs(
         raise ConfigError("LOG_MISSING", f"Run {run.run_id} of {dag} has no log{named}: it is {run.state}.")
     print_line(f"{dag} {run.run_id}, task {newest.task_id}, try {newest.try_number}:", error=True)
     for line in text[-lines:]:
-        print_line(line)
+        print_document(line)

@@ -65,7 +65,12 @@ def tables(
         "Z-order",
         "maintenance would",
     )
-    listing = Listing(columns, records=[as_record(report) for report in reports])
+    listing = Listing(
+        columns,
+        records=[as_record(report) for report in reports],
+        details=("maintenance would",),
+        minor=("Z-order", "last", "partitions", "kind", "costs most"),
+    )
     for report in reports:
         listing.add(*_row(report))
     return [listing, *_held_lines(open_objects(project.environment.lake), project, pipeline)]
@@ -163,7 +168,8 @@ def as_record(report: TableReport) -> dict[str, Any]:
 def _row(report: TableReport) -> tuple[object, ...]:
     name, health = f"{report.owner}.{report.name}", report.health
     if health is None:
-        return (name, report.kind, *[Cell(None, "-")] * 8, report.error or "not created yet")
+        missing = Cell("not created yet", "not created yet", is_minor=True)
+        return (name, report.kind, *[Cell(None, "-")] * 8, report.error or missing)
     costliest = report.score.costly[0] if report.score is not None and report.score.costly else None
     last = max(health.last_operations.values(), key=lambda operation: operation.version, default=None)
     return (
@@ -177,7 +183,8 @@ def _row(report: TableReport) -> tuple[object, ...]:
         health.partitions,
         "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
         "" if report.choice is None else report.choice.order,
-        report.error or _describe_plan(report),
+        report.error
+        or Cell(plan := _describe_plan(report), plan, is_minor=not (report.choice and report.choice.partitions)),
     )
 
 

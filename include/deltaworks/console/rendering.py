@@ -9,7 +9,7 @@ import hashlib
 import html
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -104,6 +104,8 @@ STATE_MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "stopped": ("■", "quiet"),
     "paused": ("■", "quiet"),
     "held": ("▲", "warn"),
+    "skipped": ("…", "quiet"),
+    "upstream_failed": ("▲", "warn"),
     "unhealthy": ("✕", "bad"),
     "failed": ("✕", "bad"),
 }
@@ -189,7 +191,10 @@ def templates() -> Environment:
         "process_actions": suggested_actions.process_actions,
         "batch_actions": suggested_actions.batch_actions,
         "suggested_action_for": suggested_actions.suggest_action,
-        "details_link_for": suggested_actions.details_link,
+        "issue_actions": suggested_actions.issue_actions,
+        "command_actions": suggested_actions.command_actions,
+        "issue_title": issue_title,
+        "grouped": grouped,
         "next_step_of": next_step_for,
         "split_step": split_step,
         "command_form_path": suggested_actions.command_form_path,
@@ -209,6 +214,21 @@ def format_value(value: float | None, unit: str) -> str:
     """Formats a value with the unit of its series."""
     text = {"seconds": seconds_text, "bytes": bytes_text, "share": share_text}
     return text.get(unit, count_text)(value)
+
+
+def issue_title(cause: str, subject: str) -> str:
+    """Returns the title of an issue in plain words: the subject, and the meaning of the cause."""
+    entry = catalog().alerts.get(cause) or catalog().health_causes.get(cause) or catalog().conditions.get(cause)
+    meaning = cause.lower().replace("_", " ") if entry is None else entry.meaning.replace("`", "")
+    return f"{subject.removeprefix('stream ')}: {meaning}"
+
+
+def grouped(rows: Iterable[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
+    """Groups rows by an attribute. Groups and rows keep their order."""
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        groups.setdefault(getattr(row, attribute), []).append(row)
+    return list(groups.items())
 
 
 def split_step(text: str) -> list[tuple[str, bool]]:

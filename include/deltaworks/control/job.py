@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control.error_redaction import redacted_traceback
 from deltaworks.control.foreign_errors import cause_chain, data_file_error, describe_cause, error_text
-from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
+from deltaworks.control.listing import LOG_WIDTH, json_value, listing_of, plain_record, plain_text
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import (
     NONCE_VARIABLE,
@@ -172,7 +172,7 @@ def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int
 def print_results(results: Sequence[DataclassInstance | BaseModel]) -> None:
     """Prints the results of a job: a table for people, then one line of JSON."""
     if results:
-        print(plain_text(listing_of(results)))  # noqa: T201
+        print(plain_text(listing_of(results), width=LOG_WIDTH))  # noqa: T201
     print_result_line(results)
 
 

@@ -18,12 +18,12 @@ from deltaworks.specs.dashboards import Chart
 _MAX_TABLE_ROWS = 100
 
 
-def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = None, links: str = "") -> str:
+def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = None, is_served: bool = False) -> str:
     """Renders the page.
 
     Args:
         refresh_seconds: reload interval; None for a file.
-        links: HTML above the heading.
+        is_served: the console serves the page, so it has links and a form for the time span.
     """
     dashboard = answer.dashboard
     title = dashboard.title or f"{answer.pipeline} {dashboard.name}"
@@ -39,11 +39,33 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
         f'<dt>panels that failed</dt><dd class="failed">{failed}</dd>' if failed else "",
     ]
     panels = "".join(_panel(panel, answer) for panel in answer.panels)
+    navigation = _navigation(answer, newest) if is_served else ""
     body = (
-        f"{links}<header><h1>{escape(title)}</h1>{text}<dl>{''.join(header_items)}</dl></header>"
+        f"{navigation}<header><h1>{escape(title)}</h1>{text}<dl>{''.join(header_items)}</dl></header>"
         f"<main>{panels}{marks_list(answer.marks)}</main>"
     )
     return html_page(title, body, head=refresh_tag)
+
+
+def _navigation(answer: DashboardAnswer, newest: dt.datetime | None) -> str:
+    """Renders the link to all dashboards, the form for the time span, and a link to newest data outside the span."""
+    span = answer.span
+    links = '<a href="../../dashboards">all dashboards</a> <a href="?">now</a>'
+    if newest is not None and not span.since <= newest <= span.until:
+        since = newest - (span.until - span.since)
+        links += (
+            f' <a href="?from={_query_time(since)}&amp;to={_query_time(newest + dt.timedelta(minutes=1))}">'
+            "show the newest data</a>"
+        )
+    fields = "".join(
+        f'<label>{name} <input type="datetime-local" name="{name}" value="{_query_time(at)}" required></label> '
+        for name, at in (("from", span.since), ("to", span.until))
+    )
+    return f'<nav aria-label="Dashboard">{links} <form>{fields}UTC <button>show</button></form></nav>'
+
+
+def _query_time(at: dt.datetime) -> str:
+    return f"{at.astimezone(dt.UTC):%Y-%m-%dT%H:%M}"
 
 
 def _panel(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:

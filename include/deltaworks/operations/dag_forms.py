@@ -105,6 +105,13 @@ class DagForm:
             maximum=first.maximum if all(field.maximum == first.maximum for field in fields) else None,
         )
 
+    def fields_for(self, spec: PipelineSpec | None) -> tuple[OptionField, ...]:
+        """Returns the fields that a pipeline's form has: those for its kind of source; all without a pipeline."""
+        if spec is None:
+            return self.fields()
+        source = "objects" if isinstance(spec.source, FileSourceSpec) else "records"
+        return tuple(field for field in self.fields() if field.source in ("", source))
+
     def _section(self, operations: Sequence[Operation]) -> str:
         """Returns the section of an option that a single operation has, unless that is the default action."""
         (operation, *others) = operations

@@ -13,7 +13,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options, Positional, TableNames
+from deltaworks.operations.options import ENGINE_SECTION, Options, Positional, TableNames
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -29,7 +29,9 @@ class BuildOptions(Options):
         None, description=("Only these dates: 2026-01-01..2026-01-07, or separated by commas; by default changed ones.")
     )
     full: bool = Field(False, description="Build all partitions, changed or not.")
-    spark: bool = Field(True, description="Off: only list the partitions to build, without Spark.")
+    spark: Annotated[bool, ENGINE_SECTION] = Field(
+        True, description="Off: only list the partitions to build, without Spark."
+    )
 
 
 def build(context: OperationContext, options: BuildOptions) -> Report:

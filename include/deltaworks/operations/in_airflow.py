@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The state of a task that waits for a person.
 _AWAITING_INPUT = "awaiting_input"
+#: Key of the reported wait; no task has this name.
+_WAIT = "/wait"
 #: Task states that are printed when a task reaches them.
 _REPORTED_STATES = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
 _POLL_SECONDS = 2.0
@@ -128,6 +130,7 @@ class _RunFollower:
                 self.echo(f"Airflow does not answer ({error.condition}). The run continues; retrying.")
             else:
                 self._report_changes(tasks)
+                self._report_wait(tasks)
                 if self.run.is_finished:
                     return self._report_outcome(tasks)
                 if time.monotonic() > deadline:
@@ -157,6 +160,12 @@ class _RunFollower:
             elif state in _REPORTED_STATES:
                 took = f" after {task.duration_seconds:.0f} s" if task.duration_seconds and state != "running" else ""
                 self.echo(f"{task.task_id}: {state}{took}")
+
+    def _report_wait(self, tasks: Sequence[TaskInstance]) -> None:
+        """Prints once what uses the pool that a task waits for."""
+        if _WAIT not in self._reported and (text := self.airflow.describe_wait(tasks)):
+            self._reported[_WAIT] = text
+            self.echo(text)
 
     def _report_outcome(self, tasks: Sequence[TaskInstance]) -> Report:
         states = {task.task_id: task.state for task in tasks}

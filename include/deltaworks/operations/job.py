@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
-from deltaworks.control.listing import plain_text
+from deltaworks.control.listing import LOG_WIDTH, plain_text
 from deltaworks.control.provenance import airflow_run_id, current_person
 from deltaworks.errors import escape_invisible
 from deltaworks.operations.approval_checks import approved_options, is_unattended, open_approvals
 from deltaworks.operations.base import Operation, OperationContext, Report
-from deltaworks.operations.options import OPTIONS_FLAG, from_argument, option_fields, read_options
+from deltaworks.operations.options import OPTIONS_FLAG, from_argument, name_fields, option_fields, read_options
 from deltaworks.operations.registry import get_operation
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
     def run() -> int:
         values = from_argument(arguments["options"])
         report = run_operation(operation, load_catalog(skip_invalid=True), arguments[operation.scope], values)
-        print_report(report)
+        print_report(report, operation if airflow_run_id() else None)
         return report.exit_code
 
     return run_job(run)
@@ -82,8 +82,16 @@ def build_parser(operation: Operation) -> argparse.ArgumentParser:
     return parser
 
 
-def print_report(report: Report) -> None:
-    """Prints a report as plain text, with its results as one line of JSON at the end."""
+def print_report(report: Report, form: Operation | None = None) -> None:
+    """Prints a report as plain text, with its results as one line of JSON at the end.
+
+    Args:
+        form: the operation whose form people use; its fields are named instead of flags.
+    """
+    fields = () if form is None else option_fields(form.options_model())
     for part in report.displayed_parts():
-        sys.stdout.write((escape_invisible(part) if isinstance(part, str) else plain_text(part)) + "\n")
+        text = (
+            name_fields(escape_invisible(part), fields) if isinstance(part, str) else plain_text(part, width=LOG_WIDTH)
+        )
+        sys.stdout.write(text + "\n")
     print_result_line(report.results)

@@ -16,7 +16,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options, Section, TableNames
+from deltaworks.operations.options import ENGINE_SECTION, Options, Section, TableNames
 
 if TYPE_CHECKING:
     from deltaworks.maintenance.deletion_limits import DeletionLimit
@@ -100,7 +100,9 @@ class OptimizeOptions(Options):
     force: Annotated[bool, _ONE_PARTITION] = Field(
         False, description="Rewrite the partition in any case, in Z-order if the table declares it."
     )
-    spark: bool = Field(True, description="Off: only compact small partitions, which needs no Spark.")
+    spark: Annotated[bool, ENGINE_SECTION] = Field(
+        True, description="Off: only compact small partitions, which needs no Spark."
+    )
     dry_run: bool = Field(True, description="Only list the partitions that would be rewritten, and why.")
 
 
@@ -360,7 +362,7 @@ class VacuumOptions(Options):
         ),
     )
     max_files: int | None = Field(None, ge=0, description="Refuse to delete more files than this.")
-    spark: bool = Field(
+    spark: Annotated[bool, ENGINE_SECTION] = Field(
         False,
         description="List and delete on Spark's executors. Off: in one process, and tables that need Spark are left.",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from deltaworks.errors import ConfigError
 
 #: The argument with the options of a job.
 OPTIONS_FLAG: Final = "--options"
+#: Complete commands, and flags with a number after them.
+_FLAGS: Final = re.compile(
+    r"(?P<command>`deltaworks [^`]*`|\bdeltaworks (?:[a-z].*))|(?P<flag>--[a-z][a-z-]*[a-z])(?: (?P<value>\d[\d,]*))?"
+)
 _OPTIONS_HINT = f"Example: {OPTIONS_FLAG}='{{\"dry_run\": false}}'."
 
 
@@ -44,6 +49,17 @@ class Section:
     """Marks the section of a form in which an option is shown."""
 
     title: str
+
+
+#: The section of options about how the work is done, which people rarely need.
+ENGINE_SECTION: Final = Section("Engine")
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyFor:
+    """Marks an option that only pipelines with this kind of source have in their forms."""
+
+    source: Literal["objects", "records"]
 
 
 class Options(BaseModel):
@@ -71,7 +87,8 @@ class Options(BaseModel):
 class OptionField:
     """One option with the properties that commands, jobs and forms need.
 
-    In a form that operations share, `is_needed` says that some of them require the option.
+    In a form that operations share, `is_needed` says that some of them require the option. Only pipelines with this
+    `source` have it, if it is set.
     """
 
     name: str
@@ -83,6 +100,7 @@ class OptionField:
     is_needed: bool = False
     positional: bool = False
     tables: TableNames | None = None
+    source: str = ""
     section: str = ""
     minimum: float | None = None
     maximum: float | None = None
@@ -117,6 +135,7 @@ def _option_field(name: str, declared: FieldInfo) -> OptionField:
         choices=choices,
         positional=any(isinstance(mark, Positional) for mark in metadata),
         tables=next((mark for mark in metadata if isinstance(mark, TableNames)), None),
+        source=next((mark.source for mark in metadata if isinstance(mark, OnlyFor)), ""),
         section=next((mark.title for mark in metadata if isinstance(mark, Section)), ""),
         minimum=next((mark.ge for mark in metadata if getattr(mark, "ge", None) is not None), None),
         maximum=next((mark.le for mark in metadata if getattr(mark, "le", None) is not None), None),
@@ -194,6 +213,24 @@ def from_argument(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError("OPTION_INVALID", f"{OPTIONS_FLAG} is no JSON object.", hint=_OPTIONS_HINT)
     return values
+
+
+def name_fields(text: str, fields: Iterable[OptionField]) -> str:
+    """Replaces flags in a text by the fields of the form, for people who do not use the command: `--no-dry-run` is
+    "Dry run off". Complete commands stay.
+    """
+    titles = {field.flag: field.name.replace("_", " ").capitalize() for field in fields}
+    off_titles = {f"--no-{flag[2:]}": f"{title} off" for flag, title in titles.items()}
+
+    def replace(match: re.Match[str]) -> str:
+        if match["command"]:
+            return match["command"]
+        flag, value = match["flag"], match["value"]
+        if flag in titles:
+            return f"{titles[flag]} {value}" if value else titles[flag]
+        return f"{off_titles[flag]} {value}" if value and flag in off_titles else off_titles.get(flag, match[0])
+
+    return _FLAGS.sub(replace, text)
 
 
 def split_names(value: str | Iterable[str]) -> list[str]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from deltaworks.control.listing import Cell, Listing, timestamp_cell
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options
+from deltaworks.operations.options import Options, Section
 
 if TYPE_CHECKING:
     from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 
+_FILTER_SECTION = Section("More filters")
 #: Characters of a raw value that are shown by default.
 _SHOWN_CHARACTERS = 500
 
@@ -24,13 +25,19 @@ _SHOWN_CHARACTERS = 500
 class FilterOptions(Options):
     """Options that select quarantined rows; all conditions apply."""
 
-    reason: tuple[str, ...] = Field((), description="Only rows with this reason; repeatable.")
-    event: tuple[str, ...] = Field((), description="Only events of this name; repeatable.")
+    reason: tuple[str, ...] = Field((), description="Only rows with this reason.")
+    event: tuple[str, ...] = Field((), description="Only events of this name.")
     from_date: str | None = Field(None, description="Only rows quarantined on this date or later, YYYY-MM-DD.")
     to_date: str | None = Field(None, description="Only rows quarantined on this date or earlier.")
-    from_batch: int | None = Field(None, ge=0, description="Only rows of this batch or later ones.")
-    to_batch: int | None = Field(None, ge=0, description="Only rows of this batch or earlier ones.")
-    fingerprint: str | None = Field(None, description="Only rows rejected by the declaration with this fingerprint.")
+    from_batch: Annotated[int | None, _FILTER_SECTION] = Field(
+        None, ge=0, description="Only rows of this batch or later ones."
+    )
+    to_batch: Annotated[int | None, _FILTER_SECTION] = Field(
+        None, ge=0, description="Only rows of this batch or earlier ones."
+    )
+    fingerprint: Annotated[str | None, _FILTER_SECTION] = Field(
+        None, description="Only rows rejected by the declaration with this fingerprint."
+    )
 
 
 class ListOptions(FilterOptions):

@@ -11,33 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from deltaworks.control.clock import parse_time_range
-from deltaworks.control.listing import Listing, format_bytes
+from deltaworks.control.listing import Cell, Listing, count_cell, format_bytes
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options, Section, TableNames
+from deltaworks.operations.options import OnlyFor, Options, Section, TableNames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.recovery.reprocess.dry_run import ReprocessCount
+    from deltaworks.recovery.reprocess.dry_run import ReprocessCount, TableCount
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
 
 _MAX_KEYS_SHOWN = 10
 SPARK_UNAVAILABLE = "SPARK_UNAVAILABLE"
+_SELECTION_SECTION = Section("Other selections")
 _ROWS_SECTION = Section("Target tables and rows")
 
 
 class ReprocessOptions(Options):
     """Options of a reprocess."""
 
-    batches: str | None = Field(
-        None, description="The first and the last batch, such as 10-20; `deltaworks batches` lists them."
-    )
-    files: tuple[str, ...] = Field((), description="Keys of objects, or patterns such as games/2026/01/02/*.")
-    file_list: str | None = Field(None, description="A file on the job's host with one key or pattern on each line.")
-    offsets: tuple[str, ...] = Field(
-        (), description="For Kafka and Kinesis: records such as topic/0/100-200 or stream/shard/first-last."
-    )
     events: str | None = Field(
         None,
         description=(
@@ -52,10 +45,22 @@ class ReprocessOptions(Options):
             "2026-01-01T10:00..2026-01-01T12:00."
         ),
     )
-    from_start: bool = Field(False, description="All landed objects or records.")
-    tables: Annotated[tuple[str, ...], _ROWS_SECTION, TableNames(("bronze",))] = Field(
+    tables: Annotated[tuple[str, ...], TableNames(("bronze",))] = Field(
         (), description="Only these tables; by default all, and quarantine."
     )
+    batches: Annotated[str | None, _SELECTION_SECTION] = Field(
+        None, description="The first and the last batch, such as 10-20."
+    )
+    files: Annotated[tuple[str, ...], _SELECTION_SECTION, OnlyFor("objects")] = Field(
+        (), description="Keys of objects, or patterns such as games/2026/01/02/*."
+    )
+    file_list: Annotated[str | None, _SELECTION_SECTION, OnlyFor("objects")] = Field(
+        None, description="A file on the job's host with one key or pattern on each line."
+    )
+    offsets: Annotated[tuple[str, ...], _SELECTION_SECTION, OnlyFor("records")] = Field(
+        (), description="Records such as topic/0/100-200 or stream/shard/first-last."
+    )
+    from_start: Annotated[bool, _SELECTION_SECTION] = Field(False, description="All landed objects or records.")
     shadow: Annotated[bool, _ROWS_SECTION] = Field(
         False, description="Write to new tables <table>__<id> and keep the existing ones unchanged."
     )
@@ -230,15 +235,15 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool,
 
 
 def _count_parts(count: ReprocessCount) -> list[str | Listing]:
-    row_source = "all read" if count.exact else f"estimated from {count.sampled} of them"
+    row_source = "exact, all read" if count.exact else f"≈, estimated from {count.sampled} of them"
     if count.origins and not count.exact:
-        row_source = "not counted; use --exact"
+        row_source = "not counted; --exact reads them"
     listing = Listing(("table", "rows out", "rows in"))
     for table in count.tables:
         listing.add(
             table.table,
             "?" if table.rows_out is None else f"{table.rows_out:,}",
-            "?" if table.rows_in is None else f"{table.rows_in:,}",
+            _rows_in_cell(table, is_sampled=not count.origins),
         )
     return [
         f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.through_batch}; "
@@ -248,6 +253,15 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
         *_skipped_lines(count.missing_keys, count.unmatched, 0),
         "Nothing was changed. Use --no-dry-run to apply it.",
     ]
+
+
+def _rows_in_cell(table: TableCount, *, is_sampled: bool) -> Cell:
+    """Returns added rows: a number if all was read, otherwise a range."""
+    if table.rows_in is None:
+        return Cell(None, "too few in the sample" if is_sampled else "?")
+    if table.rows_in_low is None or table.rows_in_high is None:
+        return count_cell(table.rows_in)
+    return Cell(table.rows_in, f"≈ {table.rows_in_low:,} to {table.rows_in_high:,}")
 
 
 def _describe_input(objects: int, size: int, origins: Mapping[str, int]) -> str:

@@ -202,7 +202,10 @@ def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
     verb = "would go" if result.dry_run else "went"
     became = "" if result.version is None else f", as version {result.version}"
     name = f"{result.pipeline}.{result.table}"
-    parts.append(f"{name} {verb} from version {result.from_version} to {result.to_version}{became}.")
+    if result.from_version == result.to_version:
+        parts.append(f"{name} {'would stay' if result.dry_run else 'stays'} at version {result.to_version}{became}.")
+    else:
+        parts.append(f"{name} {verb} from version {result.from_version} to {result.to_version}{became}.")
     parts.append(_difference(result))
     if result.lost:
         parts.append(f"Landed since, which {_LATER_ROWS_OUTCOME[result.repair]}: {describe_lost(result.lost)}.")
@@ -231,14 +234,13 @@ def _difference(result: TableRestoreResult) -> str | Listing:
 def describe_lost(lost: tuple[LostCommit, ...]) -> str:
     """Describes batches and replays with their rows in a short text."""
     parts = []
-    for kind in ("batch", "replay"):
+    for kind, kinds in (("batch", "batches"), ("replay", "replays")):
         numbers = [share.number for share in lost if share.kind == kind]
         rows = sum(share.rows for share in lost if share.kind == kind)
         if numbers:
-            span = (
-                f"{kind} {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} of {kind} {numbers[0]}-{numbers[-1]}"
-            )
-            parts.append(f"{kind} {span}: {rows:,} rows")
+            several = f"{len(numbers)} {kinds} of {numbers[0]}-{numbers[-1]}"
+            span = several if len(numbers) > 1 else f"{kind} {numbers[0]}"
+            parts.append(f"{span}: {rows:,} row{'' if rows == 1 else 's'}")
     return ", ".join(parts)
 
 

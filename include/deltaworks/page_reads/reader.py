@@ -20,7 +20,6 @@ from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 #: Maximum numbers of commits, quarantined rows and intervals of an entity on a page.
 MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
 _MAX_TEXT_CHARACTERS = 300
-_DASHBOARD_LINKS: Final = '<nav><a href="../../dashboards">all dashboards</a></nav>'
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -60,15 +59,18 @@ def history(*, pipeline: str, table: str) -> Rows:
     ]
 
 
-def samples(*, pipeline: str) -> Rows:
-    """Returns the newest open quarantined rows of a pipeline with their reasons and the beginning of the raw value."""
+def samples(*, pipeline: str, reason: str = "") -> Rows:
+    """Returns the newest open quarantined rows of a pipeline, with this reason if one is given, with their reasons and
+    the beginning of the raw value.
+    """
     from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
 
     catalog = load_catalog(skip_invalid=True)
     catalog.pipeline(pipeline)
-    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MAX_SAMPLES)
+    selected = QuarantineFilter(reasons=(reason,) if reason else ())
+    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(selected, limit=MAX_SAMPLES)
     return [
         {
             "event": row["event_name"] or "",
@@ -160,7 +162,7 @@ def draw_dashboard(*, pipeline: str, name: str, since: str, until: str) -> str:
     dashboard = find_by_name(name, {item.name: item for item in dashboards}, "dashboard")
     answer = load_dashboard(catalog, pipeline, dashboard, parse_span(dashboard, since=since, until=until))
     refresh_seconds = None if since or until else dashboard.refresh_seconds
-    return dashboard_page(answer, refresh_seconds=refresh_seconds, links=_DASHBOARD_LINKS)
+    return dashboard_page(answer, refresh_seconds=refresh_seconds, is_served=True)
 
 
 QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {

@@ -109,11 +109,21 @@ def _commit_info(lake: Lake, key: str, version: int, actions: list[Action]) -> C
         operation=str(info.get("operation") or "UNKNOWN"),
         at=at or _written_at(lake, key, version),
         metadata=parse_user_metadata(info.get("userMetadata")),
-        metrics=info.get("operationMetrics") or {},
+        metrics=info.get("operationMetrics") or _counted_metrics(actions),
         changes_rows=any(True for _ in data_change_actions(actions)),
         engine=str(info.get("engineInfo") or ""),
         records_time=at is not None,
     )
+
+
+def _counted_metrics(actions: Iterable[Action]) -> dict[str, int]:
+    """Returns the rows and files that a commit adds, from the statistics of its files, if it records no metrics."""
+    files = [action["add"] for action in actions if action.get("add")]
+    try:
+        rows = [int(json.loads(file["stats"])["numRecords"]) for file in files]
+    except (ValueError, KeyError, TypeError):
+        return {"numAddedFiles": len(files)}  # statistics are optional
+    return {"numOutputRows": sum(rows), "numAddedFiles": len(files)} if files else {}
 
 
 def commit_info_of(actions: Iterable[Action]) -> Action:

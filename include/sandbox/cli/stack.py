@@ -7,7 +7,7 @@ import sys
 import typer
 
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command, print_heading, print_line, print_listing
-from deltaworks.cli.status import UNHEALTHY_EXIT_CODE, lake_status
+from deltaworks.cli.status import ALL, INTERVAL, UNHEALTHY_EXIT_CODE, WATCH, lake_status, show_status
 from deltaworks.control.health.processes import CHANNEL_SETUP_HINT, channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import DeltaworksError, TransientError
@@ -100,25 +100,52 @@ def down() -> None:
 
 
 @listing_command
-def status() -> CommandOutput:
+def status(watch: bool = WATCH, interval_seconds: float = INTERVAL, show_all: bool = ALL) -> CommandOutput:
     """Show the state of the system. Exits with 0 if all is healthy, 1 if not, 21 if the stack is down.
 
-    Lists programs, relays, streams, held tables and open alerts. Healthy means running as declared or stopped on
-    purpose, with no open alert. For a remote lake without a local stack, only the lake counts.
+    Shows what needs a person, and the streams; with --all also programs, relays and other processes. Healthy means
+    running as declared or stopped on purpose, with no open alert. For a remote lake without a local stack, only the
+    lake counts.
     """
-    parts, well = _stack_parts(stack.status())
+    return show_status(_system_status, watch=watch, interval_seconds=interval_seconds, show_all=show_all)
+
+
+def _system_status() -> CommandOutput:
+    stack_status = stack.status()
+    parts, well = _stack_parts(stack_status)
+    summary = _stack_summary(stack_status)
     try:
         lake = lake_status()
     except DeltaworksError as error:
         down = error.condition in ("STORAGE_UNREACHABLE", "REFERENCE_UNRESOLVED")
         exit_code = TransientError.exit_code if down else error.exit_code
-        return CommandOutput([*parts, f"{error.message} {error.hint}"], exit_code=exit_code)
-    return CommandOutput([*parts, *lake.parts], exit_code=lake.exit_code if well else UNHEALTHY_EXIT_CODE)
+        line = f"{error.message} {error.hint}"
+        return CommandOutput([*parts, line], exit_code=exit_code, summary=[line, *summary])
+    exit_code = lake.exit_code if well else UNHEALTHY_EXIT_CODE
+    return CommandOutput([*parts, *lake.parts], exit_code=exit_code, summary=[*lake.summary, *summary])
+
+
+def _stack_summary(stack_status: StackStatus) -> list[OutputPart]:
+    """Returns the programs that do not run as they should, and the addresses."""
+    programs = stack_status.programs
+    unhealthy = [program for program in programs if not program.healthy]
+    parts: list[OutputPart] = [f"program {item.name} is {item.state}: {item.detail}" for item in unhealthy]
+    if programs and not unhealthy:
+        parts.append(f"All {len(programs)} programs of the stack run.")
+    if stack_status.addresses is not None:
+        parts.append(address_listing(stack_status.addresses))
+    return [*parts, *_stack_notes(stack_status)]
+
+
+def _stack_notes(stack_status: StackStatus) -> list[str]:
+    notes = [f"left over: {process.kind} {process.pid} {process.command}" for process in stack_status.leftovers]
+    return notes if stack_status.running else [*notes, "The stack is not running. Start it with `deltaworks up`."]
 
 
 def _stack_parts(stack_status: StackStatus) -> tuple[list[OutputPart], bool]:
     """Returns the programs of the stack, and whether all are healthy."""
-    programs = Listing(("program", "state", "healthy", "pid", "uptime", "detail"), title="programs")
+    columns = ("program", "state", "healthy", "pid", "uptime", "detail")
+    programs = Listing(columns, title="programs", details=("detail",))
     for program in stack_status.programs:
         shown = "" if program.uptime_seconds is None else f"{program.uptime_seconds:.0f} s"
         healthy = Cell(program.healthy, "yes" if program.healthy else "NO")
@@ -127,7 +154,5 @@ def _stack_parts(stack_status: StackStatus) -> tuple[list[OutputPart], bool]:
     parts: list[OutputPart] = [programs]
     if stack_status.addresses is not None:
         parts.append(address_listing(stack_status.addresses))
-    parts += [f"left over: {process.kind} {process.pid} {process.command}" for process in stack_status.leftovers]
-    if not stack_status.running:
-        parts.append("The stack is not running. Start it with `deltaworks up`.")
+    parts += _stack_notes(stack_status)
     return parts, stack_status.healthy if stack_status.running else not stack_status.leftovers

@@ -71,3 +71,20 @@ def test_an_axis_has_few_ticks_in_order_within_it(seconds: int) -> None:
     assert len(ticks) <= 8
     assert [tick.value for tick in ticks] == sorted(tick.value for tick in ticks)
     assert all(0 <= tick.value <= 720 for tick in ticks)
+
+
+def test_sparklines_of_one_scale_show_which_is_busier() -> None:
+    quiet, busy = sparkline([1.0, 1.0], top=100.0), sparkline([100.0, 100.0], top=100.0)
+
+    assert quiet.paths != busy.paths
+    assert sparkline([1.0, 1.0]).paths == busy.paths
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=20))
+def test_the_range_of_a_chart_holds_its_values(values: list[float]) -> None:
+    points = [(NOW + timedelta(minutes=number), value) for number, value in enumerate(values)]
+
+    drawn = line(TimeSeries(name="a", points=points), since=NOW, until=NOW + timedelta(hours=1))
+
+    assert drawn.bottom <= min(values) <= max(values) <= max(drawn.top, 1.0)
+    assert drawn.bottom == 0 or min(values) >= 0.6 * max(values), "zero unless the values are close together"

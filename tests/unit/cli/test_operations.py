@@ -70,7 +70,7 @@ def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:
 
 
 def test_query_results_are_printed_unchanged_and_complete_in_a_pipe(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COLUMNS", raising=False)
     long = "github." + "x" * 120
 
     shown = run("sql", f"SELECT 'renovate[bot]' AS who, '[/x]' AS event, '[link=a]b' AS object, '{long}' AS place")
@@ -173,3 +173,16 @@ def test_facts_about_a_batches_input_are_formatted() -> None:
         "source oldest_arrived_at": "2026-01-01T00:00:00+00:00",
         "source rejected": "1,200 type_mismatch at level, 3 malformed",
     }
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_batches_are_one_line_each_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    lines = run("batches", "shop").splitlines()
+    details = run("batches", "shop", "--id", "1").splitlines()
+
+    assert [line for line in (*lines, *details) if len(line) > columns] == []
+    monkeypatch.delenv("COLUMNS")
+    rows = len(run("batches", "shop").splitlines()) - 1
+    assert len(lines) <= rows + 2, "a header, the batches, and what --wide also shows"

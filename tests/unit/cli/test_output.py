@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,12 @@ from deltaworks.control.listing import (
     Listing,
     byte_count_cell,
     count_cell,
+    display_width,
     escape_invisible,
+    hidden_columns,
     listing_of,
     plain_text,
+    wrap,
 )
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
@@ -58,8 +62,11 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(params=[Terminal, io.StringIO], ids=["terminal", "pipe"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[io.StringIO]:
-    monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TERM", "dumb")
+    if request.param is Terminal:
+        monkeypatch.setenv("COLUMNS", "60")
+    else:
+        monkeypatch.delenv("COLUMNS", raising=False)
     return request.param
 
 
@@ -123,6 +130,134 @@ def test_names_are_complete_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.St
     assert ("github." + "x" * 120 in shown) == (kind is io.StringIO)
     assert shown.count("x") == 120, "nothing is cut"
     assert "…" not in shown
+
+
+#: Names, numbers, paths and sentences as cells have them.
+phrases = st.lists(
+    st.text(st.characters(categories=["L", "N"], exclude_characters="`"), min_size=1, max_size=14)
+    | st.sampled_from(["GOLD_REFRESH_FAILING", "unhealthy", "`deltaworks tables resume games purchase`", "1,204.5"]),
+    max_size=25,
+).map(" ".join)
+
+
+@st.composite
+def listings(draw: st.DrawFn) -> Listing:
+    columns = draw(st.integers(1, 14))
+    names = tuple(f"column {number}" for number in range(columns))
+    minor = tuple(draw(st.lists(st.sampled_from(names[1:]), unique=True))) if columns > 1 else ()
+    details = tuple(draw(st.lists(st.sampled_from(names[1:]), unique=True))) if columns > 1 else ()
+    listing = Listing(names, minor=minor, details=details, layout=draw(st.sampled_from(["table", "blocks", "lines"])))
+    for _ in range(draw(st.integers(0, 4))):
+        listing.add(*(draw(phrases) for _ in names))
+    return listing
+
+
+@settings(max_examples=60, deadline=None)
+@given(listing=listings(), width=st.integers(60, 130))
+def test_no_line_is_longer_than_the_width_and_no_word_is_broken(listing: Listing, width: int) -> None:
+    text = plain_text(listing, width=width)
+
+    assert [line for line in text.split("\n") if display_width(line) > width] == []
+    hidden = hidden_columns(listing, width)
+    assert set(hidden) <= set(listing.minor)
+    words = Counter(text.replace(":", " ").split())
+    for row in listing.rows:
+        for name, cell in zip(listing.headers, map(escape_invisible, row), strict=True):
+            if name not in hidden:
+                words.subtract(Counter(word for word in cell.split() if display_width(word) <= 20))
+    assert [word for word, count in words.items() if count < 0] == [], "each word of each cell is there, unbroken"
+
+
+@given(words=st.lists(st.text("abc-/ü漢", min_size=1, max_size=90), max_size=20), width=st.integers(20, 60))
+def test_wrapped_text_is_complete_and_fits(words: list[str], width: int) -> None:
+    text = " ".join(words)
+
+    lines = wrap(text, width, hanging="  ").split("\n")
+
+    assert "".join("".join(lines).split()) == "".join(words)
+    assert all(display_width(line) <= width for line in lines)
+
+
+def test_a_command_in_backticks_stays_on_one_line() -> None:
+    command = "`deltaworks recover files games level_fail`"
+
+    lines = wrap(f"The file is not there any more, so run {command} and wait.", 60).split("\n")
+
+    assert [command in line for line in lines].count(True) == 1
+
+
+def test_a_long_path_is_broken_behind_separators() -> None:
+    path = "s3://lake/pipelines/games/level_fail/event_date=2024-03-06/part-00000-4f3c.parquet"
+
+    assert wrap(path, 60).split("\n") == [
+        "s3://lake/pipelines/games/level_fail/event_date=2024-03-06/",
+        "part-00000-4f3c.parquet",
+    ]
+
+
+def test_a_pipe_has_one_line_for_each_row_and_no_wide_padding() -> None:
+    listing = Listing(("table", "reason", "rows"), details=("reason",), minor=("rows",))
+    listing.add("events", "x " * 200, 1)
+    listing.add("crash", "nothing to do", 2)
+
+    lines = plain_text(listing).split("\n")
+
+    assert len(lines) == 3
+    assert len(lines[2]) < 80
+
+
+def test_wide_prints_all_columns_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    listing = Listing(("table", "run", "reason"), details=("reason",), minor=("run",))
+    listing.add("events", "scheduled_by_maintenance__manual__2026-11-28T21:08:00+00:00", "files are small " * 5)
+
+    narrow = printed_by(io.StringIO, lambda: output.print_parts([listing]))
+    wide = printed_by(io.StringIO, lambda: output.print_parts([listing], output_format="wide"))
+
+    assert "manual__" not in narrow
+    assert narrow.endswith("(--wide also shows: run)\n")
+    assert wide.splitlines()[1].split()[:2] == ["events", "scheduled_by_maintenance__manual__2026-11-28T21:08:00+00:00"]
+    assert len(wide.splitlines()) == 2
+
+
+def declared_listings() -> Iterator[tuple[str, Listing]]:
+    """The listings that the product declares with literal columns, with rows of long cells."""
+    for path in modules_of_commands():
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "Listing(" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Listing" and node.args:
+                values = {keyword.arg: keyword.value for keyword in node.keywords}
+                named = {name: values[name] for name in ("layout", "details", "minor") if name in values}
+                try:
+                    headers = ast.literal_eval(node.args[0])
+                    listing = Listing(headers, **{name: ast.literal_eval(value) for name, value in named.items()})
+                except ValueError:
+                    continue
+                long = ("video_qos.latency_histogram_per_minute", "manual__2026-11-28T21:08:00.123456+00:00")
+                for sentence in ("", "The file part-00000.parquet is not there although the log names it. " * 3):
+                    listing.add(*(sentence if n % 3 == 2 else long[n % 3] for n in range(len(headers))))
+                yield f"{path.name}:{node.lineno}", listing
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_declared_listing_fits_terminals(width: int) -> None:
+    found = dict(declared_listings())
+
+    assert len(found) > 40
+    for place, listing in found.items():
+        text = plain_text(listing, width=width)
+        hidden = hidden_columns(listing, width)
+        assert [line for line in text.split("\n") if len(line) > width] == [], place
+        shown = [cell for row in listing.rows for name, cell in zip(listing.headers, row, strict=True)
+                 if name not in hidden]  # fmt: skip
+        assert {word for cell in shown for word in cell.split()} <= {word.removesuffix(":") for word in text.split()}, (
+            place
+        )
+
+
+def test_columns_that_do_not_exist_cannot_be_folded() -> None:
+    with pytest.raises(ValueError, match="there is no column state"):
+        Listing(("a", "b"), details=("state",))
 
 
 @given(rows=st.lists(st.tuples(st.text(), st.integers(), st.none() | st.booleans()), max_size=4))
@@ -207,11 +342,11 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield f"{name} {word}", below.loaded() if hasattr(below, "loaded") else below
 
 
-def test_every_listing_command_has_json_and_csv() -> None:
+def test_every_listing_command_has_json_csv_and_wide() -> None:
     flags = {name: {flag for parameter in command.params for flag in parameter.opts} for name, command in commands()}
 
     assert flags.keys() >= LISTING
-    assert [name for name in sorted(LISTING) if not {"--json", "--csv"} <= flags[name]] == []
+    assert [name for name in sorted(LISTING) if not {"--json", "--csv", "--wide"} <= flags[name]] == []
 
 
 def modules_of_commands() -> list[Path]:

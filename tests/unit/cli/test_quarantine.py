@@ -60,7 +60,10 @@ def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: ReplayH
     long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
     harness.ingest(spec("int"), long.encode())
 
-    shown, whole = run("show", "shop", "--limit", "1").output, run("show", "shop", "--limit", "1", "--full").output
+    shown, whole = (
+        run("show", "shop", "--limit", "1").output,
+        run("show", "shop", "--limit", "1", "--full", "--wide").output,
+    )
 
     assert long not in shown
     assert "--full shows the stored part" in shown
@@ -109,3 +112,11 @@ def test_a_replay_is_a_dry_run_by_default(harness: ReplayHarness) -> None:
 def test_an_impossible_filter_is_rejected(harness: ReplayHarness, option: str, value: str, condition: str) -> None:
     with pytest.raises(ConfigError, match=condition):
         run("list", "shop", option, value)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_listings_fit_the_terminal(harness: ReplayHarness, columns: int) -> None:
+    for words in (("list", "shop"), ("show", "shop"), ("show", "shop", "--full")):
+        lines = run(*words, columns=columns).output.splitlines()
+        assert lines
+        assert [line for line in lines if len(line) > columns] == [], words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -74,12 +75,64 @@ def test_a_healthy_lake_exits_with_0_and_lists_every_relay_and_stream(objects: L
     shown = status()
 
     assert shown.exit_code == 0, shown.output
-    listed = {line.split()[1]: line for line in shown.stdout.splitlines() if line.startswith(("relay ", "stream "))}
-    assert set(listed) == {"landing", "orders", "returns"}
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("Healthy. 2 streams: 2 healthy. ")
+    listed = {line.split()[0]: line for line in lines if line.startswith(("orders ", "returns "))}
+    assert set(listed) == {"orders", "returns"}
     assert "healthy" in listed["orders"]
     assert "nothing waits" in listed["orders"]
-    assert "No table is held." in shown.stdout
-    assert "No alert is open." in shown.stdout
+    assert "1 other process is healthy; --all lists them." in lines
+    assert "No table is held." in lines[0]
+    assert "No alert is open." in lines[0]
+    everything = status("--all").stdout.splitlines()
+    assert {line.split()[1] for line in everything if line.startswith(("relay ", "stream "))} == set(STREAMS)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("streams", [2, 20])
+def test_the_status_of_a_healthy_lake_fits_a_screen(
+    objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, streams: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = declare_table("events", "device string")
+    names = ["orders", "returns", *(f"orders_of_shop_{number}" for number in range(streams - 2))]
+    write_project(tmp_path, *(declare_pipeline(table, pipeline=name) for name in names))
+    for name in names:
+        control = f"control/pipelines/{name}"
+        at = (utc_now() - timedelta(seconds=5)).isoformat()
+        put_heartbeat(
+            objects, control, name, at=at, run=f"{name}__stream/r/ingest/1", state="idle",
+            trigger_seconds=5, last_batch_at=at, batch_id=7, backlog_files=1_234, oldest_pending_at=at,
+        )  # fmt: skip
+
+    lines = status().stdout.splitlines()
+
+    assert len(lines) <= streams + 10
+    assert max(map(len, lines)) <= columns
+
+
+def test_troubles_are_paragraphs_before_the_streams(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    write_heartbeat(objects, "orders", seconds_ago=3_600)
+    raise_alert(objects, cause="STREAM_UNHEALTHY", subject="stream orders", summary="It is the same. Next: Nothing.")
+    for number in range(12):
+        raise_alert(
+            objects, cause="JOB_FAILED", subject=f"orders__gold.step_{number}", summary="It failed. Next: Read its log."
+        )
+
+    lines = status().stdout.splitlines()
+
+    assert lines[0].startswith("Not healthy. ")
+    place = {line.split(":")[0].split(" since")[0].split(" is")[0]: n for n, line in reversed([*enumerate(lines)])}
+    assert place["stream orders"] < place["warning orders__gold.step_0"]
+    assert lines[place["warning orders__gold.step_0"] + 1 :][:2] == ["    It failed.", "    Next: Read its log."]
+    assert not any("It is the same" in line for line in lines), "one trouble is shown once"
+    assert any(line.startswith("4 more, see `deltaworks alerts show`: ") for line in lines)
+    assert (
+        next(n for n, line in enumerate(lines) if line.startswith("stream  "))
+        > place["4 more, see `deltaworks alerts show`"]
+    )
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_missing_alert_channel_is_reported(objects: LocalObjects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +159,9 @@ def test_a_stream_is_listed_with_rows_quarantine_lag_and_start(objects: LocalObj
     }
     write_verdicts(objects, before, now=utc_now())
 
-    shown, orders = status(), rows_of(status("--json"))["orders"]
+    shown, orders = status("--all"), rows_of(status("--json"))["orders"]
 
+    assert re.search(r"3 files, \d+ (s|min)\n", status().stdout)
     assert "2,000" in shown.stdout
     assert "3 files wait, the oldest for" in shown.stdout
     assert "2026-01-02 03:04" in shown.stdout
@@ -140,7 +194,8 @@ def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects,
     shown = status()
 
     assert shown.exit_code == 1
-    assert [line for line in shown.stdout.splitlines() if line.startswith("orders__stream: ")]
+    assert [line for line in shown.stdout.splitlines() if line.startswith("stream orders is unhealthy since ")]
+    assert [line for line in shown.stdout.splitlines() if line.startswith("    Next: ")]
 
 
 def test_a_stopped_stream_is_healthy(objects: LocalObjects) -> None:
@@ -161,7 +216,7 @@ def test_a_held_table_is_listed_and_a_suspended_one_exits_with_1(objects: LocalO
     suspended = status()
 
     assert (turn.exit_code, suspended.exit_code) == (0, 1)
-    assert [line.split()[:3] for line in turn.stdout.splitlines() if line.startswith("orders ")] == [
+    assert [line.split()[:3] for line in turn.stdout.splitlines() if "write_turn" in line] == [
         ["orders", "events", "write_turn"]
     ]
 

@@ -32,7 +32,7 @@ def project(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_listing_shows_penalties_planned_maintenance_and_broken_tables(lake: Lake) -> None:
     broken(lake, "items")
 
-    shown = run("shop")
+    shown = run("shop", "--wide")
 
     assert shown.exit_code == 0, shown.output
     (orders,) = [line for line in shown.output.splitlines() if "shop.orders" in line]
@@ -122,3 +122,16 @@ def test_versions_are_pinned_listed_and_unpinned(catalog: Catalog, monkeypatch: 
     assert "has pinned no version" in run("unpin", "shop.orders", "training").output
     assert "training" not in run("readers", "shop").output
     assert isinstance(run("pin", "shop.nothing", "training").exception, ConfigError)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_listings_of_tables_fit_the_terminal_with_one_line_for_a_table_without_work(lake: Lake, columns: int) -> None:
+    broken(lake, "items")
+
+    for words in (("shop",), ("shop", "--control"), ("show", "shop.orders"), ("show", "shop.items"), ("trend", "shop")):
+        lines = invoke("tables", *words, columns=columns).output.splitlines()
+        assert [line for line in lines if len(line) > columns] == [], words
+    lines = invoke("tables", "shop", columns=columns).output.splitlines()
+    quiet = next(n for n, line in enumerate(lines) if line.startswith("shop.none_yet"))
+    assert lines[quiet + 1].startswith("shop."), "nothing is folded under it"
+    assert lines[0].split()[:3] == ["table", "kind", "score"]

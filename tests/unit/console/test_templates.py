@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -53,3 +54,9 @@ def test_a_page_has_a_template_and_a_polled_part_without_fields(page: object) ->
 
     templates().get_template(f"{name}.html")
     assert re.search(r"<(input|textarea|select)\b", live) is None
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_facts_are_pairs(path: Path) -> None:
+    for facts in re.findall(r"<dl[^>]*>(.*?)</dl>", path.read_text(), re.DOTALL):
+        assert len(re.findall(r"<div><dt>", facts)) == facts.count("<dt"), "term and description stand together"

@@ -291,3 +291,20 @@ def test_the_newest_marks_are_drawn_without_overlap() -> None:
     assert all(after - before >= 16 for before, after in itertools.pairwise(places))
     assert "and 170 earlier" in shown
     assert "<script>" not in shown
+
+
+def test_a_served_page_has_a_form_for_its_span_and_a_link_to_older_data() -> None:
+    old = TableAge("errors_minute", SPAN.since - dt.timedelta(days=900), SPAN.until)
+    spec = DashboardSpec.model_validate({"name": "noc", "panels": [{"title": "t", "chart": "table", "sql": "t.sql"}]})
+
+    def served(age: TableAge) -> str:
+        panels = (answer(panel("table"), "a", ages=(age,)),)
+        shown = DashboardAnswer(pipeline="shop", dashboard=spec, span=SPAN, at=NOW, panels=panels, marks=NO_MARKS)
+        return dashboard_page(shown, is_served=True)
+
+    outside, inside = served(old), served(AGE)
+
+    assert '<a href="?from=2023-09-13T06:00&amp;to=2023-09-13T10:01">show the newest data</a>' in outside
+    assert "show the newest data" not in inside
+    assert '<input type="datetime-local" name="from" value="2026-03-01T10:00" required>' in inside
+    assert "<form" not in page(answer(panel("table"), "a"))

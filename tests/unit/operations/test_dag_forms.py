@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.dag_forms import DagForm, dag_forms, form_by_kind, form_of, triggered_forms
 from deltaworks.operations.options import option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
+from deltaworks.testing import pipeline_spec
 from tests.examples import examples
 from tests.unit.operations.option_values import options_of
 
@@ -106,7 +108,7 @@ def test_an_option_of_a_single_action_is_in_its_section_unless_it_is_the_default
     sections = {field.name: field.section for field in form_by_kind("gold").fields()}
     control = {field.name: field.section for field in CONTROL.fields()}
 
-    assert sections == {"tables": "", "dates": "", "full": "", "spark": "", "dry_run": "Refresh"}
+    assert sections == {"tables": "", "dates": "", "full": "", "spark": "Engine", "dry_run": "Refresh"}
     assert (control["cause"], control["text"], control["table"]) == ("Silence", "Annotate", "Resume")
     assert control["reason"] == control["wait_seconds"] == ""
 
@@ -136,3 +138,19 @@ def test_two_types_of_an_option_cannot_share_a_form() -> None:
 
     with pytest.raises(TypeError, match="several types"):
         odd.fields()
+
+
+def test_a_form_of_reprocess_begins_with_what_people_want_and_has_no_field_of_other_sources() -> None:
+    form = form_by_kind("reprocess")
+    files = pipeline_spec({"name": "orders", "catch_all": True}, event={"name": {"path": "n"}, "time": {"path": "t"}})
+
+    fields = form.fields_for(files)
+
+    assert [field.name for field in fields if not field.section] == ["events", "arrived", "tables", "dry_run"]
+    assert "offsets" not in {field.name for field in fields}
+    assert {"files", "file_list"} < {field.name for field in fields}
+    assert {field.name for field in form.fields()} - {field.name for field in fields} == {"offsets"}
+    texts = [field.help for one in OPERATIONS.values() for field in option_fields(one.options_model())]
+    assert not [text for text in texts if re.search(r"--[a-z]|\brepeatable\b|`deltaworks ", text)], (
+        "no words of commands"
+    )

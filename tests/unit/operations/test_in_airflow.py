@@ -253,3 +253,25 @@ def test_an_invalid_option_is_rejected_before_a_request(server: AirflowServer, r
         run("restore", {"table": "orders", "to_batch": "three"})
 
     assert server.requests == []
+
+
+def test_a_run_that_waits_for_a_slot_names_what_uses_it(run: Run, server: AirflowServer, printed: list[str]) -> None:
+    steps = [("running", {"reprocess": "scheduled"})] * 3 + [("success", {"reprocess": "success"})]
+    server.scripts[REPROCESS] = RunScript(steps=steps)
+    server.pool_users = [("games__maintenance", "optimize_tables")]
+
+    run("reprocess", {"events": "2026-01-01..2026-01-02"})
+
+    text = "reprocess waits for a slot of pool spark_jobs, which is used by games__maintenance.optimize_tables."
+    assert printed.count(text) == 1
+
+
+def test_a_wait_that_airflow_does_not_explain_is_not_reported(
+    run: Run, server: AirflowServer, printed: list[str]
+) -> None:
+    server.scripts[REPROCESS] = RunScript(steps=[("running", {"reprocess": "queued"}), ("success", {})])
+    server.forbidden = ("GET /dags/~/dagRuns",)
+
+    run("reprocess", {"events": "2026-01-01..2026-01-02"})
+
+    assert not any("slot" in line for line in printed)

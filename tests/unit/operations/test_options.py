@@ -16,12 +16,13 @@ from deltaworks.operations.options import (
     OptionField,
     Options,
     from_argument,
+    name_fields,
     option_fields,
     read_options,
     split_names,
     to_arguments,
 )
-from deltaworks.operations.registry import OPERATIONS
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from tests.examples import examples
 from tests.offenders import failures
 from tests.unit.operations.option_values import NAMES, options_of, required_options, values
@@ -213,3 +214,27 @@ def test_a_model_describes_flags_and_form_fields() -> None:
     assert (fields["rows"].kind, fields["rows"].minimum, fields["rows"].maximum) == ("integer", 1, 9)
     assert (fields["mode"].choices, fields["mode"].default) == (("a", "b"), "a")
     assert (fields["dry_run"].flag, fields["dry_run"].off_flag) == ("--dry-run", "--no-dry-run")
+
+
+RESTORE_FIELDS = option_fields(get_operation("restore").options_model())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Nothing was changed. Use --no-dry-run to apply it.", "Nothing was changed. Use Dry run off to apply it."),
+        (
+            "Nothing was changed. To apply it add: --max-rows 59 --no-dry-run",
+            "Nothing was changed. To apply it add: Max rows 59 Dry run off",
+        ),
+        ("without files: 3; --repair source reads them", "without files: 3; Repair source reads them"),
+        ("Run `deltaworks restore games --to-batch 3`.", "Run `deltaworks restore games --to-batch 3`."),
+        ("Continue: deltaworks restore games --no-dry-run", "Continue: deltaworks restore games --no-dry-run"),
+        (
+            "--other 3 is not one of its options, and a--b is none",
+            "--other 3 is not one of its options, and a--b is none",
+        ),
+    ],
+)
+def test_flags_become_the_fields_of_a_form(text: str, shown: str) -> None:
+    assert name_fields(text, RESTORE_FIELDS) == shown

@@ -56,7 +56,7 @@ def check_parameters(declared: Operation) -> None:
 
     subject = parameters.pop(declared.scope)
     assert (subject.param_type_name, subject.required) == ("argument", True)
-    assert set(parameters) - {"help", "as_json", "as_csv"} == set(fields) | {"in_airflow", "wait_minutes"}
+    assert set(parameters) - {"help", "as_json", "as_csv", "wide"} == set(fields) | {"in_airflow", "wait_minutes"}
     for name, field in fields.items():
         parameter = parameters[name]
         assert parameter.help == field.help, name

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from deltaworks.control.records.generations import LostCommit
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.job import main
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import get_operation
 from deltaworks.operations.reprocess import ReprocessOptions, build_request
-from deltaworks.operations.restore import RestoreOptions, restore, restore_point
+from deltaworks.operations.restore import RestoreOptions, describe_lost, restore, restore_point
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.specs import project
@@ -154,3 +155,12 @@ def test_nothing_is_counted_without_a_restore_point(harness: SourceHarness, opti
 
     with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         restore(context, options)
+
+
+def test_lost_batches_are_described_by_their_number_and_their_rows() -> None:
+    def lost(*numbers: int, kind: Literal["batch", "replay"] = "batch", rows: int = 1) -> tuple[LostCommit, ...]:
+        return tuple(LostCommit(kind=kind, generation=1, number=number, rows=rows, files=1) for number in numbers)
+
+    assert describe_lost(lost(11)) == "batch 11: 1 row"
+    assert describe_lost(lost(11, 12, rows=18)) == "2 batches of 11-12: 36 rows"
+    assert describe_lost((*lost(11), *lost(3, 4, kind="replay"))) == "batch 11: 1 row, 2 replays of 3-4: 2 rows"

@@ -104,6 +104,8 @@ def test_samples_are_the_newest_open_rows_truncated(harness: ReplayHarness, monk
     assert rows[0]["reasons"][0]["code"] == "type_mismatch"
     assert len(rows[0]["raw"]) <= 301
     assert rows[0]["event"] == "order"
+    assert run_query({"read": "samples", "pipeline": "shop", "reason": "type_mismatch"})["rows"] == rows
+    assert run_query({"read": "samples", "pipeline": "shop", "reason": "malformed"})["rows"] == []
 
 
 def test_an_undeclared_table_is_an_error(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ class Field:
     value: Any = None
     choices: tuple[str, ...] = ()
     unset_label: str = ""
+    section: str = ""
     minimum: float | None = None
     maximum: float | None = None
 
@@ -115,6 +116,7 @@ def form_field(name: str, param: Mapping[str, Any]) -> Field:
         value=value,
         choices=choices,
         unset_label=str((schema.get("values_display") or {}).get("null", "(not set)")),
+        section=str(schema.get("section") or ""),
         minimum=schema.get("minimum"),
         maximum=schema.get("maximum"),
     )

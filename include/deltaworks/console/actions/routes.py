@@ -178,7 +178,8 @@ def _page(
     if context.query.get("format") == "json":
         data = orjson.dumps({"page": name, "view": view}, option=orjson.OPT_NON_STR_KEYS, default=list)
         return Response(data, status, headers=headers, media_type="application/json")
-    title = f"{view.action.operation.command} {view.action.subject}"
+    verb = view.verb if isinstance(view, steps.FormView) else ""
+    title = f"{verb or view.action.operation.command} {view.action.subject}"
     frame = build_frame(call.request, context, title=title, current="")
     return HTMLResponse(render(name, frame, view, fragment="fragment" in context.query), status, headers=headers)
 

@@ -25,10 +25,14 @@ from deltaworks.specs.dag_ids import dag_id
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operation and its subject, both of which exist and are visible to the person."""
+    """An operation and its subject, both of which exist and are visible to the person.
+
+    With `self_approval` people may approve their own requests.
+    """
 
     operation: Operation
     subject: str
+    self_approval: bool = False
 
     @property
     def dag_id(self) -> str:
@@ -65,7 +69,7 @@ def find_action(context: PageContext, name: str, subject: str) -> Action:
     operation = OPERATIONS.get(name)
     if operation is None or not _is_available(context, operation, subject):
         raise PageMissingError(f"There is no action {name!r} for {subject!r} that you may see.")
-    return Action(operation, subject)
+    return Action(operation, subject, context.catalog.environment.approvals.self_approval)
 
 
 def _is_available(context: PageContext, operation: Operation, subject: str) -> bool:
@@ -84,6 +88,8 @@ RUN_PREFIX: Final = "console__"
 NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
+#: The options of an operation that starts or stops a process.
+_VERB, _REASON = "verb", "reason"
 _AWAITING_INPUT: Final = "awaiting_input"
 #: Opens a client of Airflow's API.
 Connect = Callable[[], AirflowApi]
@@ -93,11 +99,14 @@ Connect = Callable[[], AirflowApi]
 class FormView:
     """Content of a form page.
 
-    With `is_dry_run` the submission only counts. The last submission failed with `error`.
+    With `is_dry_run` the submission only counts. The last submission failed with `error`. Fields that are not `shown`
+    are folded. A link that starts or stops a process sets the `verb`, so the form is one confirmation.
     """
 
     action: Action
     fields: tuple[Field, ...]
+    shown: tuple[str, ...]
+    verb: str
     is_dry_run: bool
     nonce: str
     may_start: bool
@@ -110,7 +119,8 @@ class FormView:
 class RunStatus:
     """The current status of a run.
 
-    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer.
+    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer. If a
+    task waits for a slot, `waits` says what uses it.
     """
 
     dag_id: str
@@ -122,6 +132,7 @@ class RunStatus:
     tasks: tuple[tuple[str, str], ...] = ()
     results: tuple[Mapping[str, Any], ...] = ()
     approval_address: str = ""
+    waits: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -188,9 +199,15 @@ def form_view(
         with connect() as api:
             params = api.dag_params(action.dag_id)
     fields = prefill(form_fields(action.operation, params), values)
+    verb = str(values.get(_VERB) or "")
+    verb = verb if not error and any(field.name == _VERB and verb in field.choices for field in fields) else ""
     return FormView(
         action=action,
         fields=fields,
+        shown=(_REASON,)
+        if verb
+        else tuple(field.name for field in fields if not field.section or field.name in values),
+        verb=verb,
         is_dry_run=supports_dry_run(action.operation),
         nonce=new_nonce(),
         may_start=may_start,
@@ -289,7 +306,8 @@ def _find_run(api: AirflowApi, action: Action, run_id: str) -> DagRun:
 
 def _run_status(api: AirflowApi, action: Action, run: DagRun) -> RunStatus:
     """Returns the status of a run, with the results of its job, or else those of its count."""
-    states = {task.task_id: task.state or "" for task in api.task_instances(run.dag_id, run.run_id)}
+    tasks = api.task_instances(run.dag_id, run.run_id)
+    states = {task.task_id: task.state or "" for task in tasks}
     waiting_task = next((name for name, state in states.items() if state == _AWAITING_INPUT), "")
     return RunStatus(
         dag_id=run.dag_id,
@@ -301,6 +319,7 @@ def _run_status(api: AirflowApi, action: Action, run: DagRun) -> RunStatus:
         results=_results(api, run, [name for name in (action.operation.name, COUNT_TASK) if name in states]),
         address=api.run_link(run.dag_id, run.run_id),
         approval_address=api.approval_link(run.dag_id, run.run_id, waiting_task) if waiting_task else "",
+        waits="" if run.state in FINISHED_STATES else api.describe_wait(tasks),
     )
 
 

@@ -131,6 +131,19 @@ def details_link(cause: str, subject: str) -> SuggestedAction:
     return SuggestedAction("show the alert", f"/alerts?{urlencode({'only': subject})}")
 
 
+def issue_actions(cause: str, subject: str, pipeline: str) -> tuple[SuggestedAction, ...]:
+    """Returns the action of an issue, or a link with details, and the pages of its stream."""
+    actions = [suggest_action(cause, subject) or details_link(cause, subject)]
+    if pipeline:
+        actions.append(SuggestedAction("show the stream", f"/streams/{quote(pipeline, safe='')}"))
+    return tuple(dict.fromkeys(actions))
+
+
+def command_actions(commands: Iterable[tuple[str, str]]) -> list[SuggestedAction]:
+    """Returns links to the forms of commands, by label; commands without a form are left out."""
+    return [SuggestedAction(label, path) for label, command in commands if (path := command_form_path(command))]
+
+
 def _parse_subject(words: list[str]) -> tuple[str, str, str]:
     """Splits a subject into kind, name and remainder."""
     name, kind = split_dag_id(words[0])

@@ -65,8 +65,16 @@
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden && Number(interval.value) && !paused() && !ended && window.htmx) renew(); else schedule();
     });
+    // Cards stay open or folded when the page is renewed.
+    const opened = new Map();
+    document.addEventListener("toggle", (event) => {
+      if (event.target.matches?.("details[data-key]")) opened.set(event.target.dataset.key, event.target.open);
+    }, true);
     document.body.addEventListener("htmx:afterSwap", () => {
       failures = 0;
+      for (const card of document.querySelectorAll("details[data-key]")) {
+        if (opened.has(card.dataset.key)) card.open = opened.get(card.dataset.key);
+      }
       ages();
       spoken();
       asOf.textContent = `as of ${new Date().toISOString().slice(11, 19)} UTC`;
@@ -116,7 +124,9 @@
             const term = document.createElement("dt"), detail = document.createElement("dd");
             term.textContent = name;
             detail.textContent = value;
-            chosen.append(term, detail);
+            const pair = document.createElement("div");
+            pair.append(term, detail);
+            chosen.append(pair);
           }
         }
         dialog?.showModal();

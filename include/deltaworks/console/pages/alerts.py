@@ -46,6 +46,7 @@ class AlertRow:
     subject: str
     severity: str
     open: bool
+    began_at: datetime | None
     since: datetime | None
     notified_at: datetime | None
     summary: str
@@ -169,6 +170,7 @@ def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRo
         subject=alert.subject,
         severity=state.severity,
         open=state.is_open,
+        began_at=state.began_at or (state.since if state.is_open else None),
         since=state.since,
         notified_at=max(state.notification_times, default=state.last_notified_at),
         summary=alert_observation(alert),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from textwrap import shorten
 from typing import Any
 
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
+from deltaworks.console.rendering import NO_VALUE
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of
@@ -17,6 +19,8 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
+#: Facts that are lists of a reason, a place and a number of events.
+_COUNTED_FACTS = ("rejected", "rejected_events")
 #: Internal facts about a batch's input, which are not shown.
 _INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
 
@@ -144,8 +148,26 @@ def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_comp
 
 def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """Returns the recorded facts about a source as pairs of texts. Each kind of source has its own names and values."""
-    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _INTERNAL_FACTS]
+    shown = [
+        (str(name).replace("_", " "), shorten(_fact_text(str(name), value), _FACT_LENGTH, placeholder=" …"))
+        for name, value in record.items()
+        if name not in _INTERNAL_FACTS
+    ]
     return tuple(shown[:_FACTS_SHOWN])
+
+
+def _fact_text(name: str, value: Any) -> str:
+    """Formats a recorded value in words: `malformed: 13, missing_required at eventParams: 4`."""
+    if name in _COUNTED_FACTS and isinstance(value, list | tuple):
+        counts = [one for one in value if isinstance(one, list | tuple) and len(one) == 3]
+        return ", ".join(f"{code} at {at}: {events}" if at else f"{code}: {events}" for code, at, events in counts)
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: NO_VALUE}[value]
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_fact_text('', item)}" for key, item in value.items()) or NO_VALUE
+    if isinstance(value, list | tuple):
+        return ", ".join(_fact_text("", item) for item in value) or NO_VALUE
+    return str(value)
 
 
 PAGE = Page(name="batch", route="/streams/{pipeline}/batches/{batch}", title="Batch {batch} of {pipeline}", view=view)

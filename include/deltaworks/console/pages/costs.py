@@ -51,6 +51,7 @@ class Costs:
     currency: str
     total: float | None
     days: tuple[str, ...]
+    busiest_seconds: float
     missing: tuple[str, ...]
 
     @property
@@ -99,6 +100,7 @@ def view(context: PageContext) -> Costs:
         currency=prices.currency if prices else "",
         total=sum(row.total or 0.0 for row in rows) if prices else None,
         days=days,
+        busiest_seconds=max((seconds for row in rows for seconds in row.seconds_by_day), default=0.0),
         missing=tuple(missing),
     )
 

@@ -13,7 +13,7 @@ from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows, read_summaries, read_summary, to_dict
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.provenance import maintenance_dag_id
-from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary
+from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, NightTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +105,23 @@ def view(context: PageContext) -> Nights:
         pipeline=pipeline,
         listed=page_rows(context, rows, keys=_SORT_KEYS, sort="began", descending=True, text=_filter_text),
         selected=None if selected is None else night_row(pipeline, selected),
-        tasks=() if selected is None else tuple(to_dict(task) for task in selected.tasks),
+        tasks=() if selected is None else tuple(_task(task) for task in selected.tasks),
         is_missing=stored.is_missing,
         problem=stored.problem,
         dag_id=maintenance_dag_id(pipeline),
     )
+
+
+def _task(task: NightTask) -> Mapping[str, Any]:
+    """Returns a task as plain data. Results without work are marked, which the page folds."""
+    results = [
+        {
+            **to_dict(result),
+            "is_idle": not (result.error or result.deferred or result.files or result.rows or result.bytes),
+        }
+        for result in task.results
+    ]
+    return {**to_dict(task), "results": results}
 
 
 def _filter_text(row: NightRow) -> str:

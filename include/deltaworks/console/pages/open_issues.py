@@ -101,8 +101,13 @@ def open_issues(
     for alert in stored:
         is_other_pipeline = pipeline and pipeline_of(context.catalog, alert.subject) != pipeline
         if not is_other_pipeline and (alert.cause, alert.subject) not in shown:
-            issues.append(_alert_issue(alert))
-    return sorted(issues, key=lambda need: (-severity_rank(need.severity), need.cause, need.subject))
+            issues.append(_alert_issue(context.catalog, alert))
+    return sorted(issues, key=lambda need: (-severity_rank(need.severity), *_kind_rank(need.cause), need.subject))
+
+
+def _kind_rank(cause: str) -> tuple[bool, str]:
+    """Returns the sort key of a cause: streams and jobs before rules."""
+    return cause.startswith("RULE_"), cause
 
 
 def unhealthy_since(item: Report, verdicts: Mapping[str, Verdict]) -> datetime | None:
@@ -201,7 +206,7 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
     )
 
 
-def _alert_issue(alert: Alert) -> OpenIssue:
+def _alert_issue(catalog: Catalog, alert: Alert) -> OpenIssue:
     return OpenIssue(
         cause=alert.cause,
         subject=alert.subject,
@@ -209,6 +214,7 @@ def _alert_issue(alert: Alert) -> OpenIssue:
         since=alert.state.since,
         detail=alert_observation(alert),
         next_step=alert_next_step(alert),
+        pipeline=pipeline_of(catalog, alert.subject),
     )
 
 

@@ -71,6 +71,7 @@ class QuarantineView:
     counted_at: datetime | None
     days: tuple[str, ...]
     rows_by_day: tuple[int, ...]
+    reasons: tuple[tuple[str, int], ...]
     is_missing: bool
     problem: str
     may_sample: bool
@@ -140,6 +141,7 @@ def view(context: PageContext) -> QuarantineView:
         counted_at=parse_instant(summary.at),
         days=tuple(days),
         rows_by_day=tuple(days.values()),
+        reasons=tuple(_rows_by_reason(summary.open_rows).most_common()),
         is_missing=stored.is_missing,
         problem=stored.problem,
         may_sample=context.person.may_start(REPROCESS.dag_id(pipeline)),
@@ -153,9 +155,7 @@ def total_rows(summary: QuarantineSummary) -> int:
 
 
 def _pipeline_row(pipeline: str, summary: QuarantineSummary) -> PipelineRow:
-    by_reason = Counter[str]()
-    for row in summary.open_rows:
-        by_reason[row.reason] += row.rows
+    by_reason = _rows_by_reason(summary.open_rows)
     return PipelineRow(
         pipeline=pipeline,
         rows=total_rows(summary),
@@ -164,6 +164,13 @@ def _pipeline_row(pipeline: str, summary: QuarantineSummary) -> PipelineRow:
         since=min((row.date for row in summary.open_rows), default=""),
         counted_at=parse_instant(summary.at),
     )
+
+
+def _rows_by_reason(rows: Iterable[OpenRowCount]) -> Counter[str]:
+    by_reason = Counter[str]()
+    for row in rows:
+        by_reason[row.reason] += row.rows
+    return by_reason
 
 
 def _reason_groups(pipeline: str, rows: Iterable[OpenRowCount]) -> list[ReasonGroup]:

@@ -32,6 +32,8 @@ SPANS = {"6h": timedelta(hours=6), "24h": timedelta(hours=24), "7d": timedelta(d
 _BATCHES_SHOWN = 20
 _MAX_VALUE_CHARACTERS = 200
 _GAP = timedelta(minutes=15)
+#: A chart begins with its data, but is not shorter than this share of its span.
+_MIN_SHARE = 1 / 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class StreamView:
     running_spec: str
     declared_spec: str
     changes: tuple[SpecChange, ...]
+    dashboards: tuple[tuple[str, str], ...]
 
     @property
     def announcement(self) -> str:
@@ -139,14 +142,15 @@ def view(context: PageContext) -> StreamView:
     heartbeat, row = report.heartbeat, overview.process_row(context, report, verdicts)
     running, changes = _spec(context, name)
     declared = context.catalog.pipelines.get(name)
+    charts = _charts(recent, hours, span)
     return StreamView(
         row=row,
         issues=tuple(open_issues(context, [report], verdicts, pipeline=name)),
         owner=_owner(context, name, report),
         span=span,
-        since=until - SPANS[span],
+        since=_first_shown(charts, until, SPANS[span]),
         until=until,
-        charts=_charts(recent, hours, span),
+        charts=charts,
         bronze_p50_seconds=row.bronze_p50_seconds,
         bronze_p95_seconds=row.bronze_p95_seconds,
         batches=tuple(map(_batch, reversed(recent.batches[-_BATCHES_SHOWN:]))) if recent else (),
@@ -155,7 +159,15 @@ def view(context: PageContext) -> StreamView:
         running_spec=running,
         declared_spec=declared.fingerprint() if declared else "",
         changes=changes,
+        dashboards=tuple((item.name, item.title or item.name) for item in (declared.dashboards if declared else ())),
     )
+
+
+def _first_shown(charts: tuple[TimeSeries, ...], until: datetime, span: timedelta) -> datetime:
+    """Returns the start of the charts: of the span, or of the data if they begin later."""
+    since = until - span
+    first = min((at for series in charts for at, _ in series.points if at >= since), default=since)
+    return max(since, min(first, until - span * _MIN_SHARE).replace(second=0, microsecond=0))
 
 
 def _owner(context: PageContext, name: str, report: Report) -> Owner:

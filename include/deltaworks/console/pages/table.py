@@ -28,7 +28,10 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """Content of the table page. File counts by size range are `sizes`; `commands` are commands for the table."""
+    """Content of the table page. File counts by size range are `sizes`; `commands` are commands for the table.
+
+    Declared columns with their types are `columns`.
+    """
 
     pipeline: str
     table: Mapping[str, Any]
@@ -43,6 +46,8 @@ class TableView:
     last_optimize_at: datetime | None
     last_vacuum_at: datetime | None
     commands: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    partition_by: tuple[str, ...]
 
     @property
     def announcement(self) -> str:
@@ -58,6 +63,7 @@ def view(context: PageContext) -> TableView:
     table = next((one for one in summary.tables if one.name == name), None) if summary else None
     if summary is None or table is None:
         raise PageMissingError(stored.problem or _missing_message(pipeline, name, is_missing=stored.is_missing))
+    columns, partition_by = _declared(context, pipeline, name)
     nights = [(datetime.combine(_day(point.date), time(), tzinfo=UTC), point) for point in table.nights]
     return TableView(
         pipeline=pipeline,
@@ -73,7 +79,19 @@ def view(context: PageContext) -> TableView:
         last_optimize_at=parse_instant(table.last_optimize_at),
         last_vacuum_at=parse_instant(table.last_vacuum_at),
         commands=_commands(pipeline, table),
+        columns=columns,
+        partition_by=partition_by,
     )
+
+
+def _declared(context: PageContext, pipeline: str, name: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Returns the declared columns with their types, and the partition columns; empty for tables without both."""
+    spec = context.catalog.pipelines.get(pipeline)
+    table = next((one for one in (spec.tables if spec else ()) if one.name == name), None)
+    if table is not None:
+        return tuple(table.column_types().items()), table.partition_by
+    gold = next((one for one in (spec.gold.tables if spec else ()) if one.name == name), None)
+    return (), () if gold is None else (gold.partition_by,)
 
 
 def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:

@@ -53,9 +53,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesView:
-    """The newest open quarantined rows of a pipeline."""
+    """The newest open quarantined rows of a pipeline, of all reasons or of one."""
 
     pipeline: str
+    reason: str
     samples: tuple[Sample, ...]
     unfinished: bool
     problem: str
@@ -95,9 +96,11 @@ def view_samples(context: PageContext) -> SamplesView:
     pipeline = context.pipeline
     if not context.person.may_start(REPROCESS.dag_id(pipeline)):
         raise PageMissingError(f"Raw values are shown to people who may run {REPROCESS.dag_id(pipeline)}.")
-    answer: TableReadResult = read_tables("samples", pipeline=pipeline)
+    reason = context.query.get("reason", "")
+    answer: TableReadResult = read_tables("samples", pipeline=pipeline, reason=reason)
     return SamplesView(
         pipeline=pipeline,
+        reason=reason,
         samples=tuple(_sample(row) for row in answer.rows),
         unfinished=answer.unfinished,
         problem=answer.problem,

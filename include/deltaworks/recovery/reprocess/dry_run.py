@@ -1,11 +1,12 @@
 """Counts the rows that a reprocess would replace, and reports where it would read them from. Writes nothing.
 
-Removed rows are counted exactly. Added rows are exact if everything is read, otherwise extrapolated by bytes from a
-sample of the objects. Stream records are read only for an exact count.
+Removed rows are counted exactly. Added rows are exact if everything is read, as for small inputs; otherwise they are a
+range, extrapolated by bytes from a sample of the objects. Stream records are read only for an exact count.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,18 +29,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_SAMPLE_OBJECTS = 20
+#: Smaller inputs are read completely.
+EXACT_BYTES, EXACT_OBJECTS = 64 << 20, 5_000
+#: Fewer sampled rows of a table say nothing about their number.
+MIN_SAMPLE_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCount:
     """Removed (`rows_out`) and added rows (`rows_in`) of one table.
 
-    `rows_out` is None if only Spark can read the table, `rows_in` is None if nothing was read.
+    `rows_out` is None if only Spark can read the table, `rows_in` is None if too little was read. Of an estimate, the
+    true number is most likely between `rows_in_low` and `rows_in_high`.
     """
 
     table: str
     rows_out: int | None
     rows_in: int | None
+    rows_in_low: int | None = None
+    rows_in_high: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +88,7 @@ class ReprocessCounter:
 
         Args:
             open_object: reads an object.
-            exact: read all objects instead of at most MAX_SAMPLE_OBJECTS.
+            exact: read all objects, however many, instead of a sample of those that exceed EXACT_BYTES.
 
         Raises:
             Those of `plan`.
@@ -90,14 +98,16 @@ class ReprocessCounter:
         resolved = ObjectResolver(self._lake, self._objects, self._spec).resolve_again(
             ranges, through_batch=plan.through_batch
         )
+        exact = exact or (resolved.bytes <= EXACT_BYTES and len(resolved.objects) <= EXACT_OBJECTS)
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE_TABLE] if plan.all_tables else [])]
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
         scope = RereadScope(frozenset(names), plan.all_tables)
         rereader = Rereader(self._spec, scope, open_object, inputs=inputs)
-        rows: Counter[str] = Counter()
-        for table, part in rereader.read_objects(chosen):
-            rows[table] += part.num_rows
+        is_complete = len(chosen) == len(resolved.objects)
+        # A sample is read object by object, since the range depends on how much the objects differ.
+        counts = [_count(rereader, part) for part in ([chosen] if is_complete else [[source] for source in chosen])]
+        sizes = [source.size for source in chosen]
         factor = _scale_factor(resolved, chosen)
         return ReprocessCount(
             objects=plan.objects,
@@ -105,11 +115,17 @@ class ReprocessCounter:
             through_batch=plan.through_batch,
             ranges=len(plan.ranges),
             sampled=len(chosen),
-            exact=len(chosen) == len(resolved.objects),
+            exact=is_complete,
             missing_keys=tuple(rereader.result.missing_keys.values()),
             unmatched=round(rereader.result.unmatched * factor),
             tables=tuple(
-                TableCount(table=name, rows_out=self._rows_out(name, ranges), rows_in=round(rows[name] * factor))
+                _table_count(
+                    name,
+                    self._rows_out(name, ranges),
+                    [count[name] for count in counts],
+                    sizes=() if is_complete else sizes,
+                    total=resolved.bytes,
+                )
                 for name in names
             ),
         )
@@ -164,6 +180,44 @@ class ReprocessCounter:
         except Exception:  # only Spark can read this table; the count is informative
             return None
         return 0 if rows is None else int(rows.num_rows)
+
+
+def _count(rereader: Rereader, objects: Sequence[SourceObject]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for table, part in rereader.read_objects(objects):
+        rows[table] += part.num_rows
+    return rows
+
+
+def _table_count(
+    table: str, rows_out: int | None, rows: Sequence[int], *, sizes: Sequence[int], total: int
+) -> TableCount:
+    """Returns the count of a table; `sizes` are those of the sampled objects, empty if all were read."""
+    if not sizes:
+        return TableCount(table=table, rows_out=rows_out, rows_in=sum(rows))
+    if sum(rows) < MIN_SAMPLE_ROWS:
+        return TableCount(table=table, rows_out=rows_out, rows_in=None)
+    low, estimate, high = estimate_rows(rows, sizes, total)
+    return TableCount(table=table, rows_out=rows_out, rows_in=estimate, rows_in_low=low, rows_in_high=high)
+
+
+def estimate_rows(rows: Sequence[int], sizes: Sequence[int], total: int) -> tuple[int, int, int]:
+    """Estimates the rows in `total` bytes from sampled objects, as a ratio to their bytes.
+
+    Returns:
+        The lower end of a range of two standard errors, the estimate, and the upper end. The range is wide if the
+        objects differ, and for a single object it is everything from its own rows to twice the estimate.
+    """
+    read, sampled = sum(sizes), sum(rows)
+    factor = total / read if read else 1.0
+    estimate = sampled * factor
+    if len(rows) < 2:
+        return sampled, round(estimate), round(2 * estimate)
+    ratio = sampled / read if read else 0.0
+    deviation = sum((count - ratio * size) ** 2 for count, size in zip(rows, sizes, strict=True)) / (len(rows) - 1)
+    unread = max(0.0, 1 - 1 / factor) if factor else 0.0
+    error = 2 * factor * math.sqrt(len(rows) * deviation * unread)
+    return max(sampled, round(estimate - error)), round(estimate), round(estimate + error)
 
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:

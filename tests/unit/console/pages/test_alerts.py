@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
@@ -52,6 +54,10 @@ def test_the_most_severe_come_first_and_resolved_alerts_are_history(with_alerts:
     assert set(shown(with_alerts)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
     assert shown(with_alerts, "history") == ["JOB_OVERDUE"]
     assert shown(with_alerts, "anything") == shown(with_alerts)
+    (ended,) = with_alerts.view("/alerts?show=history")["listed"]["rows"]
+    assert ended["began_at"] <= ended["since"], "history says when it began and when it ended"
+    page = with_alerts.get("/alerts?show=history").text
+    assert [page.count(f'data-label="{name}"') for name in ("began", "ended", "last notification")] == [1, 1, 1]
 
 
 def test_a_silenced_alert_is_shown_with_its_author(with_alerts: ConsoleHarness) -> None:
@@ -65,11 +71,11 @@ def test_a_silenced_alert_is_shown_with_its_author(with_alerts: ConsoleHarness) 
     assert "deltaworks alerts silence games GOLD_STALE --subject &#39;*&#39; --end" in page
 
 
-def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(with_alerts: ConsoleHarness) -> None:
-    page = with_alerts.get("/alerts").text
+def test_each_alert_of_a_pipeline_has_the_form_that_silences_it(with_alerts: ConsoleHarness) -> None:
+    page = html.unescape(with_alerts.get("/alerts").text)
 
-    assert "deltaworks alerts silence games GOLD_STALE --subject games.daily --hours 1 --reason WHY" in page
-    assert "no pipeline" in page
+    assert 'href="/actions/silence_alert/games?cause=GOLD_STALE&subject=games.daily&hours=1' in page
+    assert "deltaworks alerts silence" not in page, "the command is on the page of the form"
 
 
 def test_a_person_sees_alerts_and_silences_of_visible_subjects(with_alerts: ConsoleHarness) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.control.paths import nights_summary
+from deltaworks.control.summaries.nights import NightResult, NightTask
 from tests.console_harness import ConsoleHarness
 from tests.unit.console.summaries_harness import night, put_nights
 
@@ -67,3 +68,19 @@ def test_invalid_instants_are_none(harness: ConsoleHarness) -> None:
 def test_before_the_first_night_the_page_has_a_message(harness: ConsoleHarness) -> None:
     assert "No maintenance run is recorded yet" in harness.get("/nights/games").text
     assert harness.view("/nights")["missing"] == ["edits", "games"]
+
+
+def test_results_without_work_are_folded(harness: ConsoleHarness) -> None:
+    idle = tuple(NightResult(subject=f"table_{number}", reason="nothing to do: one file") for number in range(38))
+    busy = NightResult(subject="level_fail", files=8, files_after=1, bytes=40_000, reason="8 small files")
+    failed = NightTask(task="vacuum_tables", state="failed", seconds=3, error="[DATA_FILE] a file is broken")
+    tasks = (NightTask(task="optimize_tables", state="success", seconds=9, results=(*idle, busy)), failed)
+    put_nights(harness.objects, "games", night("r1").replace(tasks=tasks, failed=("vacuum_tables",)))
+
+    page = harness.get("/nights/games").text
+
+    folded = page.partition("<details")[2].partition("</details>")[0]
+    assert "<summary>38 with nothing to do</summary>" in page
+    assert folded.count("nothing to do: one file") == 38
+    assert "level_fail" not in folded
+    assert page.index("a file is broken") < page.index("<h2>"), "what failed stands first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -242,3 +243,26 @@ def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_p
     causes = {item.subject.key: item.verdict.cause for item in every}
     assert causes["edge__collector"] == "COLLECTOR_STALE"
     assert causes["customers__vault"] == "STARTING"
+
+
+def test_critical_issues_are_open_cards_before_the_streams_and_others_are_folded_after_them(
+    harness: ConsoleHarness,
+) -> None:
+    harness.write_heartbeat("games", written_at=ago(4_000))
+    harness.write_heartbeat("edits")
+    harness.actions.approvals = (pending_approval("games__vacuum_tables"),)
+    for cause, subject in (("RULE_UNKNOWN", "games.crash_rate"), ("GOLD_STALE", "games.daily"),
+                           ("JOB_OVERDUE", "edits__gold"), ("CHANNEL_FAILING", "webhook")):  # fmt: skip
+        raise_alert(harness.objects, cause=cause, subject=subject, summary="It is so.")
+
+    page = harness.get("/").text
+
+    cards = re.findall(r'<details class="issue (\w+)" data-key="(\w+) [^"]*"( open)?>', page)
+    assert {severity for severity, _, is_open in cards if is_open} == {"critical"}
+    assert all(is_open for severity, _, is_open in cards if severity == "critical")
+    places = [page.index(f"<h2 id={name}") for name in ('"approvals"', '"critical"', '"streams"', '"warnings"')]
+    assert places == sorted(places)
+    assert re.findall(r"<h3>(?:<a [^>]*>)?(\w+)", page[places[-1] :]) == ["Platform", "games", "edits"]
+    warnings = [cause for severity, cause, _ in cards if severity == "warning"]
+    assert warnings.index("GOLD_STALE") < warnings.index("RULE_UNKNOWN"), "rules come last"
+    assert "games.daily: a gold table is older than its declared limit" in page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 
 from deltaworks.control.paths import quarantine_summary
@@ -38,10 +40,12 @@ def test_groups_are_summed_over_days_largest_first(with_counts: ConsoleHarness) 
     }
 
 
-def test_the_command_of_a_group_counts_its_replay(with_counts: ConsoleHarness) -> None:
-    page = with_counts.get("/quarantine/games").text
+def test_a_group_has_one_action_that_counts_its_replay(with_counts: ConsoleHarness) -> None:
+    page = html.unescape(with_counts.get("/quarantine/games").text)
 
-    assert "deltaworks quarantine replay games --reason type_mismatch --event purchase" in page
+    assert 'href="/actions/replay_quarantine/games?reason=type_mismatch&event=purchase"' in page
+    assert page.count("deltaworks quarantine replay") == 1, "the command for all rows"
+    assert 'href="/quarantine/games?only=type_mismatch"' in page, "a link shows one reason"
 
 
 def test_a_name_that_a_shell_would_read_is_quoted(harness: ConsoleHarness) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -80,8 +82,10 @@ def test_a_stream_is_drawn_over_each_span(with_batches: ConsoleHarness, span: st
     html = with_batches.get(f"/streams/games?span={span}").text
 
     assert shown["span"] == (span if span in ("6h", "24h", "7d") else "6h")
-    assert html.count("<figure") == 3
-    assert html.count('<svg class="timed"') == 3
+    drawn = [chart for chart in shown["charts"] if any(value is not None for _, value in chart["points"])]
+    assert html.count("<figure") == len(drawn) >= 2
+    assert html.count('<svg class="timed"') == html.count('<ol class="scale"') == len(drawn)
+    assert html.count(": no data since ") == 3 - len(drawn)
 
 
 def test_a_stop_is_drawn_as_a_gap(with_batches: ConsoleHarness) -> None:
@@ -188,3 +192,40 @@ def test_a_heartbeat_of_another_release_breaks_no_page(with_batches: ConsoleHarn
 
     assert with_batches.get("/streams/games").status_code == 200
     assert with_batches.get(BATCH).status_code == 200
+
+
+def test_the_facts_of_a_batch_are_words_and_no_code(with_batches: ConsoleHarness) -> None:
+    source = {
+        "files": 19,
+        "newest": {"seq": 304, "log": "a"},
+        "complete": True,
+        "rejected": [["malformed", "", 13], ["missing_required", "eventParams", 4_001]],
+        "dates": ["2026-01-01", "2026-01-02"],
+        "note": "word " * 100,
+    }
+    write_prepared(with_batches, source=source)
+
+    shown, page = with_batches.view(BATCH), with_batches.get(BATCH).text
+
+    facts = dict(shown["facts"])
+    assert facts["rejected"] == "malformed: 13, missing_required at eventParams: 4001"
+    assert (facts["newest"], facts["complete"], facts["dates"]) == ("seq 304, log a", "yes", "2026-01-01, 2026-01-02")
+    assert facts["note"].endswith("word …"), "cut between words"
+    assert not re.search(r"\{&#39;|\[&#39;|\bTrue\b|\bNone\b", page), "no reprs"
+
+
+def test_a_stream_links_the_pages_of_its_pipeline(with_batches: ConsoleHarness) -> None:
+    page = with_batches.get("/streams/games").text
+
+    for path in ("/quarantine/games", "/tables?only=games", "/gold/games", "/nights/games", "/alerts?only=games",
+                 "/lineage?of=stream%20games", "/costs?only=games"):  # fmt: skip
+        assert f'href="{path}"' in page
+        assert with_batches.get(path).status_code == 200
+
+
+def test_charts_begin_with_their_data(with_batches: ConsoleHarness, harness: ConsoleHarness) -> None:
+    wide = with_batches.view("/streams/games?span=7d")
+    since, until = datetime.fromisoformat(wide["since"]), datetime.fromisoformat(wide["until"])
+
+    assert until - since < timedelta(hours=10), "and not with days without data"
+    assert until - since >= timedelta(hours=7), "a share of the span at least"
