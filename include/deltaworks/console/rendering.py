@@ -120,7 +120,8 @@ class Frame:
     """The frame of a page: address, person, navigation, and storage problems.
 
     The path of the console is `root`; `address` is the address of this page below it. While the storage does not
-    answer, `stale_since` is set.
+    answer, `stale_since` is set. The content is judged by the time `as_of`, which is earlier than `now` if data could
+    not be read again.
     """
 
     title: str
@@ -134,6 +135,7 @@ class Frame:
     actions_unavailable: str = ""
     docs: str = ""
     stale_since: datetime | None = None
+    as_of: datetime | None = None
     problem: str = ""
 
     def href(self, *parts: str, **query: str | int | None) -> str:

@@ -84,7 +84,7 @@ class Report:
     def is_running(self) -> bool:
         """Whether a process of the subject writes heartbeats."""
         ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
-        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE", "NOT_READ")
+        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
 
 
 def subjects(catalog: Catalog) -> list[Subject]:

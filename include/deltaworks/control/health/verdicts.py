@@ -490,13 +490,7 @@ def verdict_of(
 def unreadable_verdict(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """Builds the verdict for a heartbeat that could not be read.
-
-    A heartbeat that is still being read says nothing about its writer: the last verdict stands.
-    """
-    if isinstance(error, DeltaworksError) and error.condition == "NOT_READ_YET":
-        detail = "Its heartbeat is still being read: the storage has not answered yet."
-        return previous or _verdict(Finding("starting", "NOT_READ", detail), kind, name, now, None)
+    """Builds the verdict for a heartbeat that could not be read."""
     finding = Finding(
         "unhealthy",
         "HEARTBEAT_UNREADABLE",

@@ -21,7 +21,7 @@ from deltaworks.control.health.verdicts import (
     unreadable_verdict,
     verdict_of,
 )
-from deltaworks.errors import ConfigError, TransientError
+from deltaworks.errors import ConfigError
 from tests.heartbeats import healthy_heartbeat
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -425,14 +425,3 @@ def test_a_stream_is_starting_while_its_stack_has_just_started(monkeypatch: pyte
     assert states(200) == states(86_400) == {"unhealthy"}
     monkeypatch.delenv(STARTED_AT_VARIABLE)
     assert {verdict_on(heartbeat, previous=previous).state for heartbeat, previous in last_states} == {"unhealthy"}
-
-
-def test_a_heartbeat_that_is_still_being_read_keeps_the_last_verdict() -> None:
-    error = TransientError("NOT_READ_YET", "still being read")
-    before = verdict_on(heartbeat_of())
-
-    known = unreadable_verdict(error, kind="stream", name="games", now=NOW, previous=before)
-    unknown = unreadable_verdict(error, kind="stream", name="games", now=NOW)
-
-    assert known == before
-    assert (unknown.state, unknown.cause) == ("starting", "NOT_READ")
