@@ -44,7 +44,7 @@ from deltaworks.specs.project import load_catalog
 
 #: Exit code if something is unhealthy. For unreachable storage the exit code is 21, as in other commands.
 UNHEALTHY_EXIT_CODE = 1
-_PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
+_PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP", "PAUSED_WHILE_RUNNING")
 
 
 @listing_command

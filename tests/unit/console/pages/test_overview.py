@@ -276,3 +276,15 @@ def test_the_rules_of_a_pipeline_that_wait_for_data_are_one_issue(harness: Conso
     assert "deltaworks alerts rules games" in need["next_step"]
     assert need["since"]
     assert harness.get("/").status_code == 200
+
+
+def test_only_suspended_tables_are_resumed_by_a_person(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    held = ({**SUSPENDED, "at": ago(600)}, {**SUSPENDED, "table": "events", "reason": "reprocess", "at": ago(60)})
+    harness.write_heartbeat("games", held=held)
+
+    for page in ("/", "/streams/games"):
+        text = harness.get(page).text
+        assert "resume purchase" in text
+        assert "resume events" not in text, "the job that holds it lets it go on"
+    assert row_of(harness)["held"] == ["purchase", "events"]
