@@ -189,6 +189,7 @@ def templates() -> Environment:
         "asset": asset_path,
         "is_web_url": is_web_url,
         "process_actions": suggested_actions.process_actions,
+        "measure_actions": suggested_actions.measure_actions,
         "batch_actions": suggested_actions.batch_actions,
         "suggested_action_for": suggested_actions.suggest_action,
         "details_link_for": suggested_actions.details_link,

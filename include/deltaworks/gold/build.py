@@ -23,9 +23,9 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError
 from deltaworks.gold.answer import raise_failed_checks
-from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_refreshed
+from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.base import nearest_names_hint
@@ -266,6 +266,7 @@ class _BuildRun:
                 read_changes=self._read_changes,
             )
         except Exception as error:
+            self._record_failure(table, error)
             if self._listener is None:
                 raise
             self._listener.on_failed(table, error)
@@ -290,15 +291,29 @@ class _BuildRun:
                 self._results[name] = result
                 raise_failed_checks(self._spec.pipeline, {name: list(result.failed_checks)})
         except Exception as error:
+            self._record_failure(job.plan.table, error)
             if self._listener is None:
                 raise
             self._listener.on_failed(job.plan.table, error)
             return
         self._results[name] = result
+        if result.failed_checks:
+            failed = ", ".join(str(check) for check in result.failed_checks)
+            self._record_failure(job.plan.table, ContractError("GOLD_CHECK_FAILED", f"It fails its checks: {failed}."))
         if self._dates is None and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
             record_refreshed(self._home, name)
         if self._listener is not None:
             self._listener.on_built(job, result)
+
+    def _record_failure(self, table: GoldTableSpec, error: Exception) -> None:
+        """Records a failure for the page of gold. A build that another one overtook has not failed."""
+        converted = as_deltaworks_error(error)
+        if isinstance(converted, ConcurrencyError):
+            return
+        try:
+            record_failed(self._home, table.name, converted)
+        except DeltaworksError as problem:
+            log.warning("pipeline=%s the failure of %s is not recorded: %s", self._spec.pipeline, table.name, problem)
 
 
 def _blocked_result(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:

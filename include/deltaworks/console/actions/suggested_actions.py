@@ -166,6 +166,11 @@ def process_actions(kind: str, name: str, state: str, suspended: Iterable[str] =
     return tuple(actions)
 
 
+def measure_actions(pipelines: Iterable[str]) -> tuple[SuggestedAction, ...]:
+    """Returns the actions that measure the tables of pipelines now."""
+    return tuple(SuggestedAction(f"measure {name} now", form_path("snapshot_health", name)) for name in pipelines)
+
+
 def batch_actions(pipeline: str, batch_id: int) -> tuple[SuggestedAction, ...]:
     """Returns the actions for a batch."""
     return (
