@@ -5,7 +5,7 @@ cache; concurrent requests wait for it, each for `wait_seconds` at most. A copy 
 
 - `fresh`: it is not older than its kind may be, and is served.
 - `reading`: it is older, or was never read, and its read has not ended. It is not served: a page that judged a
-  heartbeat of ten minutes ago by the clock of now would report troubles that nobody has.
+  heartbeat of ten minutes ago by the clock of now would report troubles that do not exist.
 - `failed`: its last read failed or timed out. It is served with its age, and the reader reports the problem. While the
   storage fails, requests do not wait at all; recovery is detected in the background.
 

@@ -113,7 +113,7 @@ class PageBuilder:
     def read_ahead(self) -> bool:
         """Reads what the start page shows, so that it is there for the first person after a pause.
 
-        Returns whether all of it has been read.
+        Returns whether everything has been read.
         """
         request = RequestData(root="", path="/", values={}, query={}, if_none_match="", airflow=None)
         everyone = Person(name="", readable_dags=None, startable_dags=frozenset())

@@ -191,7 +191,7 @@ def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None 
 
 
 def record_failed(home: PipelineHome, table: str, error: DeltaworksError, *, now: dt.datetime | None = None) -> None:
-    """Records that a build of the table failed, beside the time at which it was last up to date.
+    """Records that a build of the table failed, and keeps the time at which it was last up to date.
 
     The first of consecutive failures decides since when. The next build that succeeds replaces the record.
     """

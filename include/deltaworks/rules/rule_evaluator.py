@@ -135,7 +135,7 @@ class RuleEvaluator:
         for minute_rows in self.query.read_minutes(connection, due.first, due.last):
             ended += evaluation.evaluate(minute_rows, self._baselines.at)
             widest = max(widest, minute_rows.width)
-            # Nobody can act on data of the past, such as those of a backfill: they are judged, and nothing is raised.
+            # Data of the past, such as those of a backfill, call for no action: they are judged, and nothing is raised.
             for decision in open_alerts.update(
                 evaluation, minute_rows.minute, _InhibitorLookup(self.rule, inhibitors), may_raise=is_live
             ):

@@ -372,7 +372,7 @@ def waiting_rules(harness: RuleHarness) -> tuple[bool, str, list[str], list[str]
 
 @pytest.mark.parametrize("hours_old", [0.5, 7, 24 * 30, 24 * 365 * 2])
 def test_a_rule_judges_data_of_the_past_silently(harness: RuleHarness, hours_old: float) -> None:
-    """Nobody can act on the bad minutes of a backfill."""
+    """The bad minutes of a backfill call for no action."""
     now = hours_old * 60
     harness.append_rates([*LINE[:9], BAD, BAD])
     for minute in range(3):

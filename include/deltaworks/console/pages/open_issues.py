@@ -174,7 +174,7 @@ def _is_same_issue(item: Report, alert: Alert) -> bool:
 def _is_over(item: Report, alert: Alert) -> bool:
     """Returns whether an alert reports a verdict that no longer holds, and that the next health check resolves.
 
-    The page judges the process itself. Shown beside "healthy", such an alert would contradict it.
+    The page judges the process itself. Such an alert would contradict the state "healthy".
     """
     is_well = item.verdict.state in ("healthy", "lagging", "stopped")
     return is_well and alert.cause in _VERDICT_ALERTS and _is_same_issue(item, alert)

@@ -524,7 +524,7 @@ def verdict_of(
 
 
 def starting_verdict(verdict: Verdict, *, started_at: datetime, now: datetime) -> Verdict:
-    """Builds the verdict of a process whose task started a short time ago, and whose heartbeat is of an earlier run."""
+    """Builds the verdict of a process whose task started a short time ago, and whose heartbeat an earlier run wrote."""
     age = format_duration((now - started_at).total_seconds())
     finding = Finding(
         "starting", "BETWEEN_RUNS", f"Its task started {age} ago; the heartbeat is still that of its last run."
