@@ -22,13 +22,14 @@ from deltaworks.airflow.health_alerts import (
     longest_interval,
 )
 from deltaworks.airflow.health_dags import airflow_api
-from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung
+from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung, with_task_starts
 from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
@@ -39,6 +40,7 @@ from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from tests.airflow_server import airflow_server
+from tests.heartbeats import healthy_heartbeat
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
@@ -231,6 +233,32 @@ def test_nothing_is_cleared_without_a_running_task_or_during_startup(
     restart_hung(objects, [HUNG], airflow, now=NOW)
 
     assert airflow.cleared == []
+
+
+def hung_report(silent_seconds: float) -> Report:
+    subject = Subject("stream", "games", "control/x", HealthLimits())
+    heartbeat = healthy_heartbeat("games", written_at=(NOW - timedelta(seconds=silent_seconds)).isoformat())
+    verdict = evaluate_health(heartbeat, None, kind="stream", name="games", now=NOW)
+    assert verdict.cause == "HEARTBEAT_STALE"
+    return Report(subject, verdict, heartbeat)
+
+
+@pytest.mark.parametrize(
+    ("airflow", "silent_seconds", "cause"),
+    [
+        (FakeAirflow(started=NOW - timedelta(seconds=60)), 600, "BETWEEN_RUNS"),
+        (FakeAirflow(started=NOW - timedelta(seconds=200)), 600, "HEARTBEAT_STALE"),
+        (FakeAirflow(state="up_for_retry"), 200, "BETWEEN_RUNS"),
+        (FakeAirflow(state="up_for_retry"), 4_000, "HEARTBEAT_STALE"),
+        (FakeAirflow(state="success"), 200, "HEARTBEAT_STALE"),
+    ],
+    ids=["just started", "runs for longer", "its next try is near", "no try ever starts", "none runs"],
+)
+def test_a_process_that_only_just_starts_does_not_hang(airflow: FakeAirflow, silent_seconds: float, cause: str) -> None:
+    (found,) = with_task_starts([hung_report(silent_seconds)], airflow, now=NOW)
+
+    assert found.verdict.cause == cause
+    assert found.verdict.is_unhealthy == (cause == "HEARTBEAT_STALE")
 
 
 def test_a_stream_is_checked_by_its_declared_limits(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

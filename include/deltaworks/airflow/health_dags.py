@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from deltaworks.airflow_client.api import AirflowApi
-    from deltaworks.control.health.report import Report
+    from deltaworks.control.health.report import PausedLookup, Report
     from deltaworks.control.health.verdicts import Verdict
     from deltaworks.control.objects import ObjectStore
     from deltaworks.specs.catalog import Catalog
@@ -101,9 +102,10 @@ class CheckStreamsOperator(BaseOperator):
                 health_report.subjects(catalog),
                 objects,
                 previous=previous,
-                paused=lambda dag_id: _is_paused(context, dag_id),
+                paused=self._paused_lookup(context, catalog.environment),
             ),
         )
+        reports = self._with_task_starts(catalog.environment, reports)
         reports += health_report.invalid_spec_reports(catalog, objects, previous=previous)
         reports += process_reports(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.format_reports(reports))
@@ -170,6 +172,30 @@ class CheckStreamsOperator(BaseOperator):
                 self.log.info("Stream runs get no notes: %s", error)
             else:
                 self.log.warning("Notes of stream runs could not be written: %s", error)
+
+    def _paused_lookup(self, context: Context, environment: EnvironmentSpec) -> PausedLookup:
+        """Returns a look-up of paused DAGs: one request for all, or one for each DAG if the API is not reachable."""
+        try:
+            with airflow_api(environment, should_retry=False) as api:
+                paused = {dag.dag_id for dag in api.dags(only_paused=True)}
+        except DeltaworksError as error:
+            self.log.info("Paused DAGs are looked up one by one: %s", error)
+            return functools.cache(lambda dag_id: _is_paused(context, dag_id))
+        return lambda dag_id: dag_id in paused
+
+    def _with_task_starts(self, environment: EnvironmentSpec, reports: list[Report]) -> list[Report]:
+        """Looks up the tasks of processes that look hung, if Airflow is reachable: they may only just have started."""
+        from deltaworks.airflow.restarts import hung_reports, with_task_starts
+        from deltaworks.control.clock import utc_now
+
+        if not hung_reports(reports):
+            return reports
+        try:
+            with airflow_api(environment, should_retry=False) as api:
+                return with_task_starts(reports, api, now=utc_now())
+        except DeltaworksError as error:
+            self.log.warning("Tasks of hung processes could not be looked up: %s", error)
+            return reports
 
     def _restart_hung(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
         """Restarts hung streams if Airflow is reachable. Failures are logged, so that alerts are still sent."""

@@ -183,11 +183,14 @@ def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
     if item is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
         return now
+    others: dict[str, Any] = {}
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        if (recorded := parse_iso(json.loads(item.data)["at"])) is not None:
+        # A gold table that was never built may have the record of its failed build.
+        others = dict(json.loads(item.data))
+        if (recorded := parse_iso(others["at"])) is not None:
             return recorded
     # The time is stored. Otherwise it would be `now` in each call, and a DAG without a success would never be overdue.
-    objects.put(key, json.dumps({"at": now.isoformat()}).encode())
+    objects.put(key, json.dumps({**others, "at": now.isoformat()}).encode())
     return now
 
 

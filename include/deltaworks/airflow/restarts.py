@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
+from deltaworks.control.backoff import MAX_WAIT_SECONDS
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.limits import age_seconds, format_duration
 from deltaworks.control.health.report import Report
-from deltaworks.control.health.verdicts import Verdict, describe_backlog
+from deltaworks.control.health.verdicts import Verdict, describe_backlog, starting_verdict
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.operations.continuous_jobs import RunsApi, running_task
@@ -60,6 +61,36 @@ def hung_reports(reports: Iterable[Report]) -> list[Report]:
         if stale and not any(item.is_running for item in items):
             hung.append(stale[0])
     return hung
+
+
+def with_task_starts(reports: Iterable[Report], api: RunsApi, *, now: datetime) -> list[Report]:
+    """Replaces verdicts of hung processes whose task has just started, or waits for its next try.
+
+    Their heartbeat is that of an earlier run. That lasts at most as long as a start and the longest wait together.
+
+    Raises:
+        TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED, AIRFLOW_FORBIDDEN.
+    """
+    reports = list(reports)
+    started = {item.subject.dag_id: _task_start(item, api, now) for item in hung_reports(reports)}
+    return [
+        item
+        if item.verdict.cause != "HEARTBEAT_STALE" or (at := started.get(item.subject.dag_id)) is None
+        else replace(item, verdict=starting_verdict(item.verdict, started_at=at, now=now))
+        for item in reports
+    ]
+
+
+def _task_start(item: Report, api: RunsApi, now: datetime) -> datetime | None:
+    """Returns when a process that looks hung began to start; None if it has been running for longer."""
+    limits = item.subject.limits
+    silent_seconds = age_seconds(item.heartbeat.written_at if item.heartbeat else None, now)
+    if silent_seconds > limits.starting_seconds_max + MAX_WAIT_SECONDS:
+        return None
+    if (running := running_task(api, item.subject.dag_id)) is not None:
+        start = running[1].start
+        return start if start is not None and (now - start).total_seconds() < limits.grace_seconds else None
+    return now if running_task(api, item.subject.dag_id, state="up_for_retry") is not None else None
 
 
 def restart_hung(objects: ObjectStore, hung: Iterable[HungProcess], api: RunsApi, *, now: datetime) -> list[str]:

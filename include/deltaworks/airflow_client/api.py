@@ -174,11 +174,12 @@ class AirflowApi(AirflowRequests):
         except (httpx2.HTTPError, ValueError, AttributeError) as error:
             raise self._unreachable_error(error) from error
 
-    def dags(self) -> tuple[Dag, ...]:
-        """Returns all DAGs that Airflow does not consider stale, sorted by id."""
+    def dags(self, *, only_paused: bool = False) -> tuple[Dag, ...]:
+        """Returns all DAGs that Airflow does not consider stale, or only those that are paused, sorted by id."""
         dags: list[dict[str, Any]] = []
+        selected: dict[str, Any] = {"paused": "true"} if only_paused else {}
         while True:
-            page = self._get("/dags", limit=_PAGE_SIZE, offset=len(dags), order_by="dag_id")
+            page = self._get("/dags", limit=_PAGE_SIZE, offset=len(dags), order_by="dag_id", **selected)
             dags += page["dags"]
             if not page["dags"] or len(dags) >= page["total_entries"]:
                 return tuple(Dag.from_api(item) for item in dags)

@@ -57,6 +57,10 @@ def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *,
         return
     evaluated_up_to = (state.last_minute or "", state.data_until)
     problem = state.problem or ", ".join(state.rule_alerts)
+    if state.waiting:
+        listing.add(pipeline, rule, "", "waiting", "", "", "", *evaluated_up_to, problem)
+        if not show_all:
+            return
     visible_series = [item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown]
     order = ("firing", "recovering", "pending", "ok", "learning")
     for item in sorted(

@@ -52,7 +52,7 @@ UNHEALTHY_EXIT_CODE = 1
 WATCH = typer.Option(False, "--watch", help="Show it again every few seconds, until it is interrupted.")
 INTERVAL = typer.Option(5.0, min=1.0, help="Seconds between two readings with --watch.")
 ALL = typer.Option(False, "--all", help="Show every process with its cause and detail, instead of a summary.")
-_PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
+_PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP", "PAUSED_WHILE_RUNNING")
 #: Open alerts that are shown with their text; of the others the subject is shown.
 _MAX_ALERTS_SHOWN = 8
 

@@ -20,7 +20,7 @@ from deltaworks.console.actions.routes import add_actions
 from deltaworks.console.console import Console
 from deltaworks.console.host import Person
 from deltaworks.console.page_builder import HEADERS, RequestData
-from deltaworks.console.page_context import PageError, PageMissingError
+from deltaworks.console.page_context import READING_STATUS, PageError, PageMissingError, PageReadingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import certified_request
 from deltaworks.console.pages.registry import PAGES
@@ -67,7 +67,7 @@ def file_name(namespace: str, request_id: str) -> str:
 
 
 _NOT_LOGGED_IN, _MISSING = 401, 404
-_TITLES = {_NOT_LOGGED_IN: "Not allowed", 403: "Not allowed", _MISSING: "Not found"}
+_TITLES = {_NOT_LOGGED_IN: "Not allowed", 403: "Not allowed", _MISSING: "Not found", READING_STATUS: "Reading"}
 
 
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
@@ -118,6 +118,17 @@ def _add_error_pages(app: FastAPI, console: Console) -> None:
     @app.exception_handler(PageError)
     async def failed(request: Request, error: PageError) -> Response:
         return _error_page(console, request, error.status, str(error))
+
+    @app.exception_handler(PageReadingError)
+    async def reading(request: Request, error: PageReadingError) -> Response:
+        if "fragment" in request.query_params:
+            return Response(status_code=204, headers={**HEADERS, "Cache-Control": "no-store"})
+        answer = _error_page(console, request, error.status, str(error))
+        if answer.media_type == "application/json":
+            answer.status_code, answer.headers["Retry-After"] = 503, "1"
+        else:
+            answer.status_code, answer.headers["Refresh"] = 200, "1"
+        return answer
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:

@@ -1,8 +1,13 @@
 """Reads control objects and the catalog through caches, so that slow storage or loading does not block pages.
 
 An object is read again when its copy is older than its TTL. Only one read per key runs at a time, in threads of the
-cache; concurrent requests wait for it, each for `wait_seconds` at most. If a read fails, the last value is served with
-its age. While the storage fails, requests do not wait at all; recovery is detected in the background.
+cache; concurrent requests wait for it, each for `wait_seconds` at most. A copy is then in one of three states:
+
+- `fresh`: it is not older than its kind may be, and is served.
+- `reading`: it is older, or was never read, and its read has not ended. It is not served: a page that judged a
+  heartbeat of ten minutes ago by the clock of now would report troubles that do not exist.
+- `failed`: its last read failed or timed out. It is served with its age, and the reader reports the problem. While the
+  storage fails, requests do not wait at all; recovery is detected in the background.
 
 The catalog is loaded again only when a file changed, because loading it takes a tenth of a second per pipeline.
 """
@@ -15,10 +20,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 from deltaworks.console.table_reads import release_while_waiting
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
@@ -34,38 +40,57 @@ FAST_CHANGING_NAMES: Final = frozenset(
     {"heartbeat.json", "stop.json", "recent.json", "verdicts.json", "health.json", "erasures.json"}
 )
 FAST_TTL_SECONDS, DEFAULT_TTL_SECONDS = 5.0, 60.0
+#: The greatest age of a copy that is served although its read has not failed; a background pass reads it each 20 s.
+_MAX_AGE_SECONDS: Final = {FAST_TTL_SECONDS: 45.0, DEFAULT_TTL_SECONDS: 150.0}
 #: Seconds before a failed key is read again.
 _RETRY_DELAY_SECONDS = 5.0
+#: A read without an answer for this long counts as failed. The client of S3 ends its reads earlier.
+_TIMEOUT_SECONDS = 8.0
 _THREADS = 16
 _LIST_PREFIX = "list:"
+_ALERT_LIST: Final = _LIST_PREFIX + paths.alerts("state/")
+_EntryState = Literal["fresh", "reading", "failed"]
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A cached key: the last value that was read, its times (monotonic and UTC), and the last error."""
+    """A cached key: the last value that was read, and the last error.
+
+    A read is requested at `started_at` and begins at `began_at`, when a thread is free; None if none is running. The
+    first of the failed reads since the last successful one began at `failing_since`.
+    """
 
     value: Any = None
     read_at: float | None = None
-    read_at_utc: datetime | None = None
     failed_at: float | None = None
+    failing_since: datetime | None = None
     error: str = ""
     started_at: float = 0.0
+    began_at: float | None = None
     pending_read: Future[None] | None = None
 
 
 @dataclass(slots=True)
 class _ReadProblem:
-    """The first failed read of a request: since when its value is stale, and why."""
+    """What a request could not read: keys that are still being read, and the first failed read with its reason.
 
+    The oldest copy that was served although it is too old to be judged by the current time has the age `age_seconds`.
+    """
+
+    reading: set[str] = field(default_factory=set)
     since: datetime | None = None
     reason: str = ""
+    age_seconds: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def record(self, entry: _Entry) -> None:
+    def record(self, key: str, entry: _Entry, state: _EntryState, failure: tuple[datetime, str], age: float) -> None:
         with self.lock:
-            since = entry.read_at_utc or utc_now()
-            self.since = since if self.since is None else min(since, self.since)
-            self.reason = entry.error or "no answer yet"
+            (self.reading.add if state == "reading" else self.reading.discard)(key)
+            if state == "failed":
+                since, self.reason = failure
+                self.since = since if self.since is None else min(since, self.since)
+            if entry.read_at is not None and age > 2 * _ttl_seconds(key) + _RETRY_DELAY_SECONDS:
+                self.age_seconds = max(self.age_seconds, age)
 
 
 class CachedObjects:
@@ -90,16 +115,18 @@ class CachedObjects:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._running: dict[str, float] = {}
         self._objects: ObjectStore | None = None
         self._open_lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="console-reads")
-        self._is_failing = False
+        self._failure: tuple[datetime, str] | None = None
+        self._slowest_seconds = 0.0
 
     def reader(self) -> CachedReader:
         """Returns a reader for one request, which waits for `wait_seconds` in total."""
         return CachedReader(self, deadline=self._clock() + self._wait_seconds)
 
-    def start_reads(self, keys: Iterable[str]) -> list[_Entry]:
+    def start_reads(self, keys: Iterable[str], *, ttl_seconds: float | None = None) -> list[_Entry]:
         """Starts reads of expired keys and returns the entries in the order of the keys."""
         now = self._clock()
         entries = []
@@ -107,8 +134,8 @@ class CachedObjects:
             for key in keys:
                 entry = self._entries.setdefault(key, _Entry())
                 self._entries.move_to_end(key)
-                if entry.pending_read is None and _is_due(key, entry, now):
-                    entry.started_at = now
+                if entry.pending_read is None and _is_due(entry, now, ttl_seconds or _ttl_seconds(key)):
+                    entry.started_at, entry.began_at = now, None
                     entry.pending_read = self._pool.submit(self._read, key, entry)
                 entries.append(entry)
             while len(self._entries) > self._max_entries:
@@ -117,17 +144,44 @@ class CachedObjects:
 
     def seconds_to_wait(self, entry: _Entry, deadline: float) -> float:
         """Returns how long a request may still wait for an entry; 0 while the storage fails."""
-        if self._is_failing:
+        if self._failure is not None:
             return 0.0
         now = self._clock()
         return max(0.0, min(deadline - now, entry.started_at + self._wait_seconds - now))
 
-    def is_current(self, key: str, entry: _Entry) -> bool:
-        """Returns whether an entry is within its TTL, plus a grace period for a running read."""
-        grace = 2 * _ttl_seconds(key) + _RETRY_DELAY_SECONDS
-        return not entry.error and entry.read_at is not None and self._clock() - entry.read_at <= grace
+    def check(self, key: str, entry: _Entry, problem: _ReadProblem) -> _EntryState:
+        """Returns the state of an entry, and records in `problem` what a page has to report."""
+        now = self._clock()
+        age = float("inf") if entry.read_at is None else now - entry.read_at
+        state, failure = self._state(key, entry, age, now)
+        problem.record(key, entry, state, failure, age)
+        return state
+
+    def _state(self, key: str, entry: _Entry, age: float, now: float) -> tuple[_EntryState, tuple[datetime, str]]:
+        began_at, failing_since = entry.began_at, entry.failing_since
+        if failing_since is not None:
+            return "failed", (failing_since, entry.error)
+        if began_at is not None and now - began_at > _TIMEOUT_SECONDS:
+            return "failed", self._timed_out(began_at, now)
+        # If storage is slow for many keys, a copy is older by the time that the slowest of them needs.
+        if age <= _MAX_AGE_SECONDS[_ttl_seconds(key)] + self._slowest_seconds:
+            return "fresh", _NO_FAILURE
+        failure = self._failure or self._hanging_since(now)
+        # A read that waits for a thread of a storage that does not answer will not be answered either.
+        return ("reading", _NO_FAILURE) if failure is None or began_at is not None else ("failed", failure)
+
+    def _hanging_since(self, now: float) -> tuple[datetime, str] | None:
+        with self._lock:
+            first = min(self._running.values(), default=now)
+        return self._timed_out(first, now) if now - first > _TIMEOUT_SECONDS else None
+
+    def _timed_out(self, began_at: float, now: float) -> tuple[datetime, str]:
+        return utc_now() - timedelta(seconds=now - began_at), f"no answer for {now - began_at:.0f} s"
 
     def _read(self, key: str, entry: _Entry) -> None:
+        began_at_utc = utc_now()
+        with self._lock:
+            entry.began_at = self._running[key] = self._clock()
         try:
             objects = self._storage()
             value: Any = (
@@ -136,14 +190,18 @@ class CachedObjects:
         except Exception as error:  # any error of the client only makes the shown data older; the page must not fail
             entry.error = error.message if isinstance(error, DeltaworksError) else str(error)
             entry.failed_at = self._clock()
-            self._is_failing = True
+            entry.failing_since = entry.failing_since or began_at_utc
+            self._failure = self._failure or (began_at_utc, entry.error)
         else:
-            entry.value, entry.error, entry.failed_at = value, "", None
-            entry.read_at, entry.read_at_utc = self._clock(), utc_now()
-            self._is_failing = False
+            # The value is that of the time at which its read began.
+            entry.value, entry.read_at = value, entry.began_at
+            entry.error, entry.failed_at, entry.failing_since = "", None, None
+            self._slowest_seconds = max(self._clock() - entry.started_at, 0.9 * self._slowest_seconds)
+            self._failure = None
         finally:
             with self._lock:
-                entry.pending_read = None
+                self._running.pop(key, None)
+                entry.pending_read = entry.began_at = None
 
     def _storage(self) -> ObjectStore:
         with self._open_lock:
@@ -160,9 +218,13 @@ class CachedReader:
         self._deadline = deadline
         self._read_problem = _ReadProblem()
 
-    def fetch(self, keys: Iterable[str]) -> None:
-        """Reads several keys in parallel. Raises nothing."""
-        entries = self._cache.start_reads(keys)
+    def fetch(self, keys: Iterable[str], *, ttl_seconds: float | None = None) -> None:
+        """Reads several keys in parallel. Raises nothing.
+
+        Args:
+            ttl_seconds: read copies that are older than this again, instead of those older than their TTL.
+        """
+        entries = self._cache.start_reads(keys, ttl_seconds=ttl_seconds)
         pending_reads = [entry.pending_read for entry in entries if entry.pending_read is not None]
         if pending_reads:
             with release_while_waiting():
@@ -174,7 +236,7 @@ class CachedReader:
         """Returns the object, possibly from the cache.
 
         Raises:
-            TransientError: it has never been read: STORAGE_UNREACHABLE after a failed read, otherwise NOT_READ_YET.
+            TransientError: NOT_READ_YET while it is being read, STORAGE_UNREACHABLE if it could never be read.
         """
         value = self._value(key)
         return value if value is None else StoredObject(value.data, value.etag)
@@ -207,8 +269,18 @@ class CachedReader:
         raise _read_only_error(key)
 
     @property
+    def is_reading(self) -> bool:
+        """Whether a key of this request is still being read, so that nothing can be said yet."""
+        return bool(self._read_problem.reading)
+
+    @property
+    def age_seconds(self) -> float:
+        """The age of the oldest copy that is too old to be judged by the current time; 0 if there is none."""
+        return self._read_problem.age_seconds
+
+    @property
     def stale_since(self) -> datetime | None:
-        """The time of the oldest value that could not be read again."""
+        """The begin of the first failed read since the last successful one."""
         return self._read_problem.since
 
     @property
@@ -222,27 +294,30 @@ class CachedReader:
         if pending_read is not None:
             with release_while_waiting():
                 wait([pending_read], timeout=self._cache.seconds_to_wait(entry, self._deadline))
-        if not self._cache.is_current(key, entry):
-            self._read_problem.record(entry)
-        if entry.read_at is None and not entry.error:
-            raise TransientError("NOT_READ_YET", f"The storage has not answered yet: {key} is still being read.")
+        state = self._cache.check(key, entry, self._read_problem)
+        if state == "reading":
+            raise TransientError("NOT_READ_YET", f"{key} is still being read.")
         if entry.read_at is None:
             raise TransientError(
                 "STORAGE_UNREACHABLE",
-                f"Could not read {key}: {entry.error}.",
+                f"Could not read {key}: {self._read_problem.reason}.",
                 hint="Check the storage's endpoint, keys and permissions in include/environments.",
             )
         return entry.value
 
 
-def _is_due(key: str, entry: _Entry, now: float) -> bool:
+_NO_FAILURE: Final = (datetime.max.replace(tzinfo=UTC), "")
+
+
+def _is_due(entry: _Entry, now: float, ttl_seconds: float) -> bool:
     if entry.failed_at is not None and now - entry.failed_at < _RETRY_DELAY_SECONDS:
         return False
-    return entry.read_at is None or now - entry.read_at > _ttl_seconds(key)
+    return entry.read_at is None or now - entry.read_at > ttl_seconds
 
 
 def _ttl_seconds(key: str) -> float:
-    return FAST_TTL_SECONDS if key.rpartition("/")[2] in FAST_CHANGING_NAMES else DEFAULT_TTL_SECONDS
+    is_fast = key.rpartition("/")[2] in FAST_CHANGING_NAMES or key == _ALERT_LIST
+    return FAST_TTL_SECONDS if is_fast else DEFAULT_TTL_SECONDS
 
 
 def _read_only_error(key: str) -> PermissionError:

@@ -49,7 +49,7 @@ class Console:
     ) -> None:
         self.authenticator = authenticator
         self.actions = actions
-        self._builder = PageBuilder(records=records, catalog=catalog)
+        self.builder = PageBuilder(records=records, catalog=catalog)
         self._renderer = renderer
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}
 
@@ -61,7 +61,7 @@ class Console:
 
     def page_context(self, request: RequestData, person: Person) -> PageContext:
         """Returns the context of a request, in a console thread."""
-        return self._builder.page_context(request, person, self._host_state(request, person))
+        return self.builder.page_context(request, person, self._host_state(request, person))
 
     def render(self, page: Page, request: RequestData, person: Person) -> Response:
         """Returns a page for a person, or status 304 if the browser's copy is current.
@@ -74,7 +74,7 @@ class Console:
             rendered = self._renderer.render(page, request, person, host_state)
             if rendered is not None:
                 return rendered
-        return self._builder.render(page, request, person, host_state)
+        return self.builder.render(page, request, person, host_state)
 
     def request_data(self, request: Request) -> RequestData:
         """Copies the data that a console thread needs from a request, which threads must not use."""

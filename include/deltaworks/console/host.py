@@ -91,15 +91,27 @@ class Reader(ObjectStore, Protocol):
     """Reads control objects for one request, from the cache or, within a time limit, from the storage.
 
     It has the methods of `ObjectStore`, so the modules that read and write records accept it. Writes raise. For an
-    object that has never been read successfully `get` raises TransientError.
+    object that is still being read, or could never be read, `get` raises TransientError.
     """
 
-    def fetch(self, keys: Iterable[str]) -> None:
-        """Reads several keys in parallel, so that `get` does not wait. Raises nothing."""
+    def fetch(self, keys: Iterable[str], *, ttl_seconds: float | None = None) -> None:
+        """Reads several keys in parallel, so that `get` does not wait. Raises nothing.
+
+        Args:
+            ttl_seconds: read copies again that are older; by default the kind of the key decides.
+        """
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a requested key is still being read: the page cannot say anything yet."""
+
+    @property
+    def age_seconds(self) -> float:
+        """The age of the oldest served copy that is too old to be judged by the current time; 0 if there is none."""
 
     @property
     def stale_since(self) -> datetime | None:
-        """The time of the oldest value that could not be read again; None if all are current."""
+        """The begin of the first failed read since the last successful one; None if no read failed."""
 
     @property
     def problem(self) -> str:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -14,12 +19,18 @@ from fastapi.responses import HTMLResponse
 
 from deltaworks.console.cached_objects import CatalogCache
 from deltaworks.console.host import PendingApproval, Person, Records
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, PageReadingError
+from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
 from deltaworks.console.table_reads import RenderLock
 from deltaworks.control.clock import utc_now
+from deltaworks.errors import DeltaworksError
+
+log = logging.getLogger(__name__)
+#: Shorter than the age up to which a copy of a heartbeat is shown (`deltaworks.console.cached_objects`).
+_READ_AHEAD_SECONDS: Final = 20.0
 
 #: The content security policy: only the console's own scripts, styles and responses. Displayed data cannot add any.
 POLICY: Final = (
@@ -90,7 +101,8 @@ class PageBuilder:
         """Returns a page for a person, or status 304 if the browser's copy is current.
 
         Raises:
-            PageError: the page does not exist, the person may not see it, or it cannot be drawn.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn; PageReadingError: its
+                data are still being read.
         """
         context = self.page_context(request, person, host_state)
         if "pipeline" in context.values and not context.may_read(context.values["pipeline"]):
@@ -98,8 +110,20 @@ class PageBuilder:
         with self._render_lock.hold():
             return self._respond(page, request, context)
 
+    def read_ahead(self) -> bool:
+        """Reads what the start page shows, so that it is there for the first person after a pause.
+
+        Returns whether everything has been read.
+        """
+        request = RequestData(root="", path="/", values={}, query={}, if_none_match="", airflow=None)
+        everyone = Person(name="", readable_dags=None, startable_dags=frozenset())
+        context = self.page_context(request, everyone, HostState())
+        with self._render_lock.hold(), suppress(DeltaworksError):
+            overview.view(context)
+        return not context.objects.is_reading
+
     def _respond(self, page: Page, request: RequestData, context: PageContext) -> Response:
-        view = page.view(context)
+        context, view = _view(page, context)
         if page.document:
             return HTMLResponse(view, headers=_DOCUMENT_HEADERS)
         frame = build_frame(request, context, title=page.title_of(context), current=page.name)
@@ -120,6 +144,43 @@ class PageBuilder:
         return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
 
 
+def keep_read(builder: PageBuilder, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Reads ahead for the start page until the process ends, in at most a twentieth of the time."""
+    while True:
+        began, is_read = time.monotonic(), True
+        try:
+            is_read = builder.read_ahead()
+        except Exception:
+            if not threading.main_thread().is_alive():
+                return
+            log.warning("The start page could not be read ahead.", exc_info=True)
+        sleep(max(_READ_AHEAD_SECONDS if is_read else 1.0, 20 * (time.monotonic() - began)))
+
+
+def _view(page: Page, context: PageContext) -> tuple[PageContext, Any]:
+    """Returns the view of a page, and the context with the time by which it judged its data.
+
+    If data could not be read again, that is the time of the oldest of them: by the current time each heartbeat would be
+    stale.
+
+    Raises:
+        PageReadingError: data of the page are still being read, so that its view may be false.
+    """
+    try:
+        view = page.view(context)
+    except Exception as error:
+        if context.objects.is_reading:
+            raise PageReadingError from error
+        raise
+    if context.objects.is_reading:
+        raise PageReadingError
+    age_seconds = context.objects.age_seconds
+    if not age_seconds or page.document:
+        return context, view
+    context = replace(context, now=context.now - timedelta(seconds=age_seconds))
+    return context, page.view(context)
+
+
 def build_frame(request: RequestData, context: PageContext, *, title: str, current: str) -> Frame:
     """Returns the frame of a page: navigation, person and storage problems."""
     query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
@@ -127,7 +188,8 @@ def build_frame(request: RequestData, context: PageContext, *, title: str, curre
         title=title,
         root=request.root,
         address=request.path + (f"?{urlencode(query)}" if query else ""),
-        now=context.now,
+        now=utc_now(),
+        as_of=context.now,
         person=context.person.name,
         menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
         current=current,

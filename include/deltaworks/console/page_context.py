@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import DeltaworksError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 T = TypeVar("T")
+#: The status of a page whose data are still being read, between processes of the console: "too early" of HTTP.
+READING_STATUS: Final = 425
 
 
 class PageError(Exception):
@@ -24,6 +26,13 @@ class PageError(Exception):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class PageReadingError(PageError):
+    """The page's data are still being read, so it cannot say anything yet. The browser loads it again."""
+
+    def __init__(self) -> None:
+        super().__init__("Still reading the lake's records: the page follows in a moment.", status=READING_STATUS)
 
 
 class PageMissingError(PageError):

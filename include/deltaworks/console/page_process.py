@@ -34,11 +34,12 @@ from fastapi import Response
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects, CatalogCache
 from deltaworks.console.console import DOCUMENT_THREADS, THREADS
 from deltaworks.console.host import PendingApproval, Person
-from deltaworks.console.page_builder import HostState, PageBuilder, RequestData
-from deltaworks.console.page_context import PageError, PageMissingError
+from deltaworks.console.page_builder import HostState, PageBuilder, RequestData, keep_read
+from deltaworks.console.page_context import READING_STATUS, PageError, PageMissingError, PageReadingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import DeltaworksError
 
 log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_process")
@@ -117,11 +118,20 @@ class RenderedPage:
 
 
 @dataclass(slots=True)
+class _Line:
+    """A connection to the process, over which it first says that it is ready."""
+
+    connection: Connection
+    is_ready: bool = False
+
+
+@dataclass(slots=True)
 class _Worker:
     """The process, and its idle connections for pages (False) and for documents (True)."""
 
     process: subprocess.Popen[bytes]
-    idle: Mapping[bool, queue.LifoQueue[Connection]]
+    idle: Mapping[bool, queue.LifoQueue[_Line]]
+    started_at: float = field(default_factory=time.monotonic)
 
     def kill(self) -> None:
         """Kills the process."""
@@ -134,6 +144,7 @@ class PageProcess:
 
     Args:
         prepare: called before the process starts, to set environment variables that it needs.
+        start_seconds: how long a page waits for a process that is starting, before the browser has to come back.
     """
 
     def __init__(
@@ -142,7 +153,9 @@ class PageProcess:
         prepare: Callable[[], None] = lambda: None,
         command: Sequence[str] = COMMAND,
         deadline_seconds: float = DEADLINE_SECONDS,
+        start_seconds: float = 1.0,
     ) -> None:
+        self._start_seconds = start_seconds
         self._prepare = prepare
         self._command = command
         self._deadline_seconds = deadline_seconds
@@ -154,8 +167,8 @@ class PageProcess:
         """Returns the page; None if the process cannot render it.
 
         Raises:
-            PageError: the page does not exist, the person may not see it, or it cannot be drawn; RuntimeError:
-                rendering failed.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn; PageReadingError: its
+                data are still being read, or the process is still starting; RuntimeError: rendering failed.
         """
         call = PageCall(page=page.name, request=request, person=person, host_state=host_state)
         for _ in range(2):
@@ -201,7 +214,9 @@ class PageProcess:
         killed."""
         seconds = _DOCUMENT_SECONDS if document else self._deadline_seconds
         try:
-            connection = worker.idle[document].get(timeout=seconds)
+            line = worker.idle[document].get(timeout=seconds)
+            self._wait_until_ready(worker, line, worker.idle[document])
+            connection = line.connection
             connection.send_bytes(call.encode())
             if not connection.poll(seconds):
                 raise TimeoutError(f"no page within {seconds:.0f} s")
@@ -210,8 +225,19 @@ class PageProcess:
             log.warning("The page process is killed: %s: %s", type(error).__name__, error)
             worker.kill()
             return None
-        worker.idle[document].put(connection)
+        worker.idle[document].put(line)
         return rendered
+
+    def _wait_until_ready(self, worker: _Worker, line: _Line, idle: queue.LifoQueue[_Line]) -> None:
+        if line.is_ready:
+            return
+        if not line.connection.poll(self._start_seconds):
+            if time.monotonic() - worker.started_at > self._deadline_seconds:
+                raise TimeoutError(f"not started within {self._deadline_seconds:.0f} s")
+            idle.put(line)
+            raise PageReadingError
+        line.connection.recv_bytes()
+        line.is_ready = True
 
 
 def _start_worker(command: Sequence[str]) -> _Worker:
@@ -228,9 +254,9 @@ def _start_worker(command: Sequence[str]) -> _Worker:
     finally:
         for _, other in pairs:
             other.close()
-    idle: dict[bool, queue.LifoQueue[Connection]] = {False: queue.LifoQueue(), True: queue.LifoQueue()}
+    idle: dict[bool, queue.LifoQueue[_Line]] = {False: queue.LifoQueue(), True: queue.LifoQueue()}
     for number, (ours, _) in enumerate(pairs):
-        idle[number >= THREADS].put(Connection(ours.detach()))
+        idle[number >= THREADS].put(_Line(Connection(ours.detach())))
     return _Worker(process, idle)
 
 
@@ -238,6 +264,8 @@ def _to_response(rendered: RenderedPage) -> Response:
     if rendered.failed:
         raise RuntimeError(f"The page could not be rendered:\n{rendered.failed}")
     if rendered.error is not None:
+        if rendered.status == READING_STATUS:
+            raise PageReadingError
         missing = rendered.status == _MISSING
         raise PageMissingError(rendered.error) if missing else PageError(rendered.error, status=rendered.status)
     return Response(rendered.body, rendered.status, headers=dict(rendered.headers))
@@ -251,8 +279,9 @@ _PAGES = {page.name: page for page in PAGES}
 
 
 def serve(connection: Connection, builder: PageBuilder) -> None:
-    """Renders pages until the host has ended."""
+    """Renders pages until the host has ended. The first message says that the process is ready."""
     with suppress(EOFError, OSError):
+        connection.send_bytes(b"ready")
         while True:
             call = PageCall.decode(connection.recv_bytes())
             try:
@@ -284,6 +313,9 @@ def main(descriptors: Sequence[str]) -> None:
         return open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)
 
     builder = PageBuilder(records=CachedObjects(open_lake), catalog=catalog)
+    with suppress(DeltaworksError):
+        catalog.current()
+    threading.Thread(target=keep_read, args=(builder,), name="console-read-ahead", daemon=True).start()
     threads = [
         threading.Thread(target=serve, args=(Connection(int(number)), builder), name=f"console-pages-{number}")
         for number in descriptors

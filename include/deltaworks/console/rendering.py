@@ -122,7 +122,8 @@ class Frame:
     """The frame of a page: address, person, navigation, and storage problems.
 
     The path of the console is `root`; `address` is the address of this page below it. While the storage does not
-    answer, `stale_since` is set.
+    answer, `stale_since` is set. The content is judged by the time `as_of`, which is earlier than `now` if data could
+    not be read again.
     """
 
     title: str
@@ -136,6 +137,7 @@ class Frame:
     actions_unavailable: str = ""
     docs: str = ""
     stale_since: datetime | None = None
+    as_of: datetime | None = None
     problem: str = ""
 
     def href(self, *parts: str, **query: str | int | None) -> str:
@@ -189,6 +191,7 @@ def templates() -> Environment:
         "asset": asset_path,
         "is_web_url": is_web_url,
         "process_actions": suggested_actions.process_actions,
+        "measure_actions": suggested_actions.measure_actions,
         "batch_actions": suggested_actions.batch_actions,
         "suggested_action_for": suggested_actions.suggest_action,
         "issue_actions": suggested_actions.issue_actions,

@@ -7,6 +7,7 @@ other sites do not send. Requests for other host names are rejected, which preve
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
@@ -20,7 +21,7 @@ from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects, CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
-from deltaworks.console.page_builder import HEADERS
+from deltaworks.console.page_builder import HEADERS, keep_read
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 
@@ -104,6 +105,7 @@ def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -
     console = Console(
         authenticator=user, actions=UnavailableActions(), records=CachedObjects(open_lake), catalog=catalog
     )
+    threading.Thread(target=keep_read, args=(console.builder,), name="console-read-ahead", daemon=True).start()
     app = FastAPI(title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 

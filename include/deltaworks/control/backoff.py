@@ -28,7 +28,14 @@ MAX_WAIT_SECONDS = 300.0
 STABLE_RUN_SECONDS = 600.0
 #: Conditions caused by the environment (unreachable server, overloaded machine, concurrent writer), not by the stream.
 OUTAGE_CONDITIONS = frozenset(
-    {"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT", "PYTHON_WORKER_TIMEOUT"}
+    {
+        "STORAGE_UNREACHABLE",
+        "STORAGE_REFUSED",
+        "LEASE_EXPIRED",
+        "KINESIS_UNREACHABLE",
+        "DELTA_CONFLICT",
+        "PYTHON_WORKER_TIMEOUT",
+    }
 )
 #: Interval at which a waiting run checks whether its wait was cancelled.
 POLL_SECONDS = 5.0

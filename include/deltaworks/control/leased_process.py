@@ -107,7 +107,8 @@ class LeasedProcess:
             state: initial state of the heartbeat.
 
         Raises:
-            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
+            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over. TransientError:
+                LEASE_EXPIRED, the storage did not answer for the lease's time to live.
         """
         lease = Lease(
             self._objects,
@@ -129,12 +130,12 @@ class LeasedProcess:
                 yield lease
             except Exception as error:
                 if self._lost and not isinstance(error, FencedError):
-                    raise self._lease_lost() from error
+                    raise lease.lost_error() from error
                 if not self._lost:
                     self.heartbeat.close(state="failed", error=_error_record(error))
                 raise
             if self._lost:
-                raise self._lease_lost()
+                raise lease.lost_error()
             self.heartbeat.close(state="ended")
         finally:
             self.stopping.set()
@@ -154,11 +155,6 @@ class LeasedProcess:
         log.warning("%s lost its lease", self._name)
         self._lost = True
         self.stop()
-
-    def _lease_lost(self) -> FencedError:
-        return FencedError(
-            "LEASE_LOST", f"{self._name!r} lost its lease: another process took it over, or the storage did not answer."
-        )
 
 
 def _error_record(error: Exception) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.parent_watchdog import exit_immediately, launching_jvm
-from deltaworks.errors import FencedError, TransientError
+from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ class DriverHost(Protocol):
     def pool(self, name: str) -> str:
         """Returns the name of the Spark scheduler pool for a query."""
 
-    def on_lease_lost(self) -> None:
+    def on_lease_lost(self, error: DeltaworksError) -> None:
         """Handles the loss of the lease: no new work may start. Called from another thread than the run's."""
 
     def stop_reason(self) -> str | None:
         """Returns why the run must end now, or None.
 
         Raises:
-            FencedError: LEASE_LOST.
+            FencedError: LEASE_LOST; TransientError: LEASE_EXPIRED.
         """
 
     def on_stall(self, error: TransientError) -> None:
@@ -73,9 +72,9 @@ class OwnDriver:
     def pool(self, name: str) -> str:
         return name
 
-    def on_lease_lost(self) -> None:
+    def on_lease_lost(self, error: DeltaworksError) -> None:
         # Nothing may be started under a lost lease. The owner epoch in the tables fences work in progress.
-        exit_immediately(launching_jvm(), exit_code=FencedError.exit_code)
+        exit_driver(error)
 
     def stop_reason(self) -> str | None:
         return None
@@ -104,7 +103,7 @@ class SharedDriver:
         self._pipeline = pipeline
         self._exit_driver = exit_driver
         self._reason: str | None = None
-        self._lease_lost = threading.Event()
+        self._lease_error: DeltaworksError | None = None
 
     def request_end(self, reason: str) -> None:
         """Requests the end of the run after its current batch. Idempotent; the first reason is kept."""
@@ -113,19 +112,19 @@ class SharedDriver:
     def pool(self, name: str) -> str:
         return f"{self._pipeline}.{name}"
 
-    def on_lease_lost(self) -> None:
-        self._lease_lost.set()
+    def on_lease_lost(self, error: DeltaworksError) -> None:
+        self._lease_error = error
 
     def stop_reason(self) -> str | None:
-        if self._lease_lost.is_set():
-            raise FencedError("LEASE_LOST", f"The lease of {self._pipeline!r} went to a successor.")
+        if self._lease_error is not None:
+            raise self._lease_error
         return self._reason
 
     def on_stall(self, error: TransientError) -> None:
         raise error
 
     def await_batch(self, is_batch_running: Callable[[], bool]) -> None:
-        if not self._lease_lost.is_set():
+        if self._lease_error is None:
             _wait_while(is_batch_running, BATCH_END_SECONDS)
 
     def on_queries_stopped(self, is_batch_running: Callable[[], bool]) -> None:
@@ -140,7 +139,7 @@ class SharedDriver:
             )
 
 
-def exit_driver(error: TransientError) -> None:
+def exit_driver(error: DeltaworksError) -> None:
     """Ends this process and its JVM immediately, and reports the error to the launcher."""
     log.error("%s", error)
     print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads

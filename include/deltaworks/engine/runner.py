@@ -220,7 +220,7 @@ class IngestRun:
             should_give_up=lambda: self._host.stop_reason() is not None,
         )
         try:
-            watch_lease(lease, self._lease_lost)
+            watch_lease(lease, lambda: self._lease_lost(lease))
             # Checked before the heartbeat is overwritten.
             self._predecessor_crashed = was_killed(self._objects, paths.heartbeat(self._home.control()))
             self._heartbeat.start()
@@ -243,8 +243,8 @@ class IngestRun:
         """Number of batches processed so far."""
         return self._batches
 
-    def _lease_lost(self) -> None:
-        self._host.on_lease_lost()
+    def _lease_lost(self, lease: Lease) -> None:
+        self._host.on_lease_lost(lease.lost_error())
 
     def _stream(self, lease: Lease, epoch: int) -> str:
         if self._stop.read() is not None:
@@ -359,7 +359,7 @@ class IngestRun:
 
         def check_lease() -> None:
             if lease.is_lost:
-                raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
+                raise lease.lost_error()
 
         start = self._parts.start_live_query
         return [
@@ -432,7 +432,7 @@ class IngestRun:
             if now - served >= SERVE_SECONDS:
                 served = now
                 self._serve_requests(processor)
-            backlog = lag.read(queries[0])
+            backlog = lag.read(queries[0], is_planned=self._batches > 0 or self._is_batch_running())
             progress.set_backlog(backlog)
             self._heartbeat.update(state="running" if self._batch_started else "idle", **backlog)
             wait_for_end(queries[0], POLL_SECONDS)

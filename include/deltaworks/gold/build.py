@@ -34,7 +34,7 @@ from deltaworks.errors import (
     combined_error,
 )
 from deltaworks.gold.answer import raise_failed_checks
-from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_refreshed
+from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.base import nearest_names_hint
@@ -334,6 +334,7 @@ class _BuildRun:
         if table.name in self.errors:
             return
         failure = self.errors[table.name] = table_failure(table.name, error)
+        self._record_failure(table, failure)
         if self._listener is not None:
             self._listener.on_failed(table, failure)
             return
@@ -386,10 +387,22 @@ class _BuildRun:
             self._fail(job.plan.table, error)
             return
         self._results[name] = result
+        if result.failed_checks:
+            failed = ", ".join(str(check) for check in result.failed_checks)
+            self._record_failure(job.plan.table, ContractError("GOLD_CHECK_FAILED", f"It fails its checks: {failed}."))
         if self._dates is None and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
             record_refreshed(self._home, name)
         if self._listener is not None:
             self._listener.on_built(job, result)
+
+    def _record_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
+        """Records a failure for the page of gold. A build that another one overtook has not failed."""
+        if isinstance(error, ConcurrencyError):
+            return
+        try:
+            record_failed(self._home, table.name, error)
+        except DeltaworksError as problem:
+            log.warning("pipeline=%s the failure of %s is not recorded: %s", self._spec.pipeline, table.name, problem)
 
 
 def _blocked_result(

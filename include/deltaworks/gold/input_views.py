@@ -30,6 +30,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.foreign_errors import describe_cause
 from deltaworks.control.home import PipelineHome
+from deltaworks.errors import DeltaworksError
 from deltaworks.gold.event_keys import (
     ARRIVAL,
     Duplicates,
@@ -191,6 +192,23 @@ def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None 
     """Records the time at which a build found or brought the table up to date."""
     at = now.isoformat() if now else iso_now()
     home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())
+
+
+def record_failed(home: PipelineHome, table: str, error: DeltaworksError, *, now: dt.datetime | None = None) -> None:
+    """Records that a build of the table failed, and keeps the time at which it was last up to date.
+
+    The first of consecutive failures decides since when. The next build that succeeds replaces the record.
+    """
+    key = paths.gold_state(home.pipeline, table)
+    stored = home.objects.get(key)
+    try:
+        record = json.loads(stored.data) if stored is not None else {}
+        before = {name: record[name] for name in ("at", "failing_since") if name in record}
+    except (ValueError, TypeError):
+        before = {}
+    at = now.isoformat() if now else iso_now()
+    failure = {"condition": error.condition, "message": error.message[:500], "hint": error.hint}
+    home.objects.put(key, json.dumps({"failing_since": at, **before, **failure}).encode())
 
 
 # Views without duplicates.

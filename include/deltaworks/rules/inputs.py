@@ -72,28 +72,34 @@ class InputFreshness:
     """The freshness of a rule's inputs: the newest row time of the most delayed input, None if an input has no rows.
 
     Declared tables that do not exist yet are in `missing`. Names for messages, such as `cdn_minute (gold)`, are in
-    `labels`.
+    `labels`. The inputs that delay the rule are `oldest`, each a table such as `video_qos.cdn_minute`.
     """
 
     newest_at: dt.datetime | None
     missing: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    oldest: tuple[str, ...] = ()
 
 
 def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> InputFreshness:
     """Returns the freshness of a rule's inputs; reference and mapping tables do not count."""
     keys, static_tables = table_keys(spec), _static_tables(spec)
-    times: list[dt.datetime | None] = []
+    times: dict[str, dt.datetime | None] = {}
     missing, names = [], source_tables(spec, rule.reads)
     for name in names:
         age = tables.age(keys[name], name)
         if age is None:
             missing.append(name)
         elif name not in static_tables:
-            times.append(age.newest_row_at)
-    known_times = [at for at in times if at is not None]
+            times[name] = age.newest_row_at
+    known_times = [at for at in times.values() if at is not None]
     newest_at = min(known_times) if known_times and len(known_times) == len(times) else None
-    return InputFreshness(newest_at, tuple(missing), tuple(f"{name} ({_table_kind(spec, name)})" for name in names))
+    return InputFreshness(
+        newest_at,
+        tuple(missing),
+        tuple(f"{name} ({_table_kind(spec, name)})" for name in names),
+        tuple(f"{spec.pipeline}.{name}" for name in missing or [name for name, at in times.items() if at == newest_at]),
+    )
 
 
 def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:

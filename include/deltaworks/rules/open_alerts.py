@@ -52,10 +52,21 @@ class OpenAlerts:
     by_subject: dict[str, OpenAlert] = field(default_factory=dict)
 
     def update(
-        self, evaluation: RuleEvaluation, minute: int, inhibited_by: InhibitedBy = never_inhibited
+        self,
+        evaluation: RuleEvaluation,
+        minute: int,
+        inhibited_by: InhibitedBy = never_inhibited,
+        *,
+        may_raise: bool = True,
     ) -> list[AlertDecision]:
-        """Returns the decisions after an evaluated minute. Marks inhibited episodes."""
+        """Returns the decisions after an evaluated minute. Marks inhibited episodes.
+
+        Args:
+            may_raise: whether episodes are reported. One that still fires is reported by a later minute that may.
+        """
         decisions = self._resolve_ended(evaluation, minute)
+        if not may_raise:
+            return decisions
         unreported = self._unreported_episodes(evaluation, minute, inhibited_by)
         for by, episodes in self._group_by_storm_labels(unreported).items():
             decisions += self._raise_alerts(evaluation, minute, by, episodes)

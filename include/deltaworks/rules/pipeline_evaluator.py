@@ -82,7 +82,7 @@ class PipelineEvaluator:
             decisions = OpenAlerts(self._spec.pipeline, placeholder, state.open_alerts()).resolve_all(0)
             evaluation = RuleEvaluation(placeholder)
             events = [alert_event(decision, evaluation, reads=(), data_until="") for decision in decisions]
-            events += RuleAlerts(self._spec.pipeline, placeholder, dict(state.rule_alerts)).resolve_all()
+            events += RuleAlerts(self._spec.pipeline, placeholder, dict(state.rule_alerts), {}).resolve_all()
             deliver(self._objects, [*state.outbox, *events])
             self._objects.delete(paths.rule_state(self._spec.pipeline, state.rule))
 

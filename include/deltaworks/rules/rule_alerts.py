@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 
 from deltaworks.alerts.raising import raise_alert, read_alert, resolve_alert
+from deltaworks.control.health.limits import format_duration
 from deltaworks.control.objects import ObjectStore
 from deltaworks.rules.evaluation import RuleEvaluation, minute_text
 from deltaworks.rules.inputs import InputFreshness
@@ -28,48 +29,62 @@ from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 
 
 class RuleAlerts:
-    """The open alerts about one rule, by cause, with their start times."""
+    """The open alerts about one rule, by cause, with their start times and their last texts."""
 
-    def __init__(self, pipeline: str, rule: RuleSpec, raised: dict[str, str]) -> None:
+    def __init__(self, pipeline: str, rule: RuleSpec, raised: dict[str, str], texts: dict[str, str]) -> None:
         self.raised = raised
+        self.texts = texts
         self._pipeline = pipeline
         self._rule = rule
 
     def check_unknown(
         self, evaluation: RuleEvaluation, freshness: InputFreshness, now: dt.datetime
     ) -> list[AlertEvent]:
-        """Returns events that raise RULE_UNKNOWN if inputs are stale or label sets have no more rows, and otherwise
-        resolve it.
-
-        A problem must last for the rule's `for_minutes`.
-        """
-        rule = self._rule
-        newest_at = freshness.newest_at
-        bound = dt.timedelta(seconds=rule.unknown_after_seconds, minutes=rule.for_minutes)
-        if newest_at is None or now - newest_at > bound:
-            problem = _staleness(freshness.labels, newest_at)
-            return self._raise(UNKNOWN, f"Rule {rule.name} cannot be evaluated: {problem}.", now)
-        missing = self._missing_label_sets(evaluation)
+        """Returns events that raise RULE_UNKNOWN if label sets have no more rows, and otherwise resolve it."""
+        rule, missing = self._rule, self._missing_label_sets(evaluation)
         if not missing:
-            return self._resolve(UNKNOWN, f"Rule {rule.name} is evaluated again: its data are up to date.")
+            return self._resolve(UNKNOWN, f"{rule.name} is judged again: its data are up to date.")
         shown = "; ".join(labels_text(rule, labels) for labels in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         return self._raise(
-            UNKNOWN, f"Rule {rule.name} cannot be evaluated for {shown}{more}: there are no new rows.", now, missing
+            UNKNOWN,
+            f"{rule.name} cannot be judged for {shown}{more}: {_listed(freshness.labels)} has no new rows of them.",
+            now,
+            missing,
+            next_step="Check their senders. If they may come and go, declare `no_data: hold` for the rule.",
+        )
+
+    def report_waiting(self, problem: str, freshness: InputFreshness, now: dt.datetime) -> list[AlertEvent]:
+        """Returns events that raise RULE_UNKNOWN for a rule whose inputs no longer get rows."""
+        return self._raise(
+            UNKNOWN,
+            f"{self._rule.name} cannot be judged: {problem}.",
+            now,
+            next_step=(
+                f"Find out why {_listed(freshness.oldest)} gets no rows: `deltaworks status` shows the stream, and the "
+                "console's page of gold the builds. If no data are expected, there is nothing to do."
+            ),
         )
 
     def report_skipped(self, last: int | None, last_skipped: int, now: dt.datetime) -> list[AlertEvent]:
         """Returns events that raise RULE_UNKNOWN for minutes that were skipped after a long outage of the process."""
         since = "?" if last is None else minute_text(last)
         text = (
-            f"Rule {self._rule.name} was not evaluated from {since} to {minute_text(last_skipped)}: "
+            f"{self._rule.name} was not evaluated from {since} to {minute_text(last_skipped)}: "
             "the process that evaluates rules was not running."
         )
-        return self._raise(UNKNOWN, text, now)
+        return self._raise(
+            UNKNOWN,
+            text,
+            now,
+            next_step="See the log of the DAG `rules` for the reason. The rule is judged again from now on.",
+        )
 
     def report_broken(self, problem: str, now: dt.datetime) -> list[AlertEvent]:
         """Returns events that raise RULE_BROKEN: the rule's SQL fails."""
-        return self._raise(BROKEN, problem, now)
+        return self._raise(
+            BROKEN, problem, now, next_step="Fix the SQL of the rule, then run `deltaworks pipelines check`."
+        )
 
     def report_working(self, now: dt.datetime) -> list[AlertEvent]:
         """Returns events that resolve RULE_BROKEN: the rule's SQL succeeded."""
@@ -83,9 +98,11 @@ class RuleAlerts:
             )
         text = (
             f"Rule {self._rule.name} has {width:,} label sets in one minute; only the {MAX_LABEL_SETS:,} with the "
-            "most samples are evaluated. Declare fewer labels, or filter out small label sets."
+            "most samples are evaluated."
         )
-        return self._raise(TOO_MANY_SERIES, text, now)
+        return self._raise(
+            TOO_MANY_SERIES, text, now, next_step="Declare fewer labels, or filter out small label sets in the SQL."
+        )
 
     def resolve_all(self) -> list[AlertEvent]:
         """Returns events that resolve all open alerts of a removed rule."""
@@ -109,25 +126,28 @@ class RuleAlerts:
         ]
 
     def _raise(
-        self, cause: str, summary: str, now: dt.datetime, label_sets: list[Labels] | None = None
+        self, cause: str, summary: str, now: dt.datetime, label_sets: list[Labels] | None = None, *, next_step: str
     ) -> list[AlertEvent]:
-        if cause in self.raised:
+        if self.texts.get(cause) == summary:
             return []
-        self.raised[cause] = f"{now.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
+        # An alert that is open gets its new text; its start stays.
+        self.raised.setdefault(cause, f"{now.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%SZ}")
+        self.texts[cause] = summary
         listed = [
             dict(zip(self._rule.labels, labels, strict=True)) for labels in (label_sets or [])[:MAX_LISTED_LABEL_SETS]
         ]
-        return [self._record("raise", cause, summary, listed, len(label_sets or ()))]
+        return [self._record("raise", cause, summary, listed, len(label_sets or ()), next_step=next_step)]
 
     def _resolve(self, cause: str, summary: str) -> list[AlertEvent]:
         if cause not in self.raised:
             return []
-        record = self._record("resolve", cause, summary, [], 0)
+        record = self._record("resolve", cause, summary, [], 0, next_step="")
         del self.raised[cause]
+        self.texts.pop(cause, None)
         return [record]
 
     def _record(
-        self, kind: str, cause: str, summary: str, listed: list[dict[str, str | None]], count: int
+        self, kind: str, cause: str, summary: str, listed: list[dict[str, str | None]], count: int, *, next_step: str
     ) -> AlertEvent:
         subject = subject_of(self._pipeline, self._rule.name)
         detail = RuleDetail(
@@ -137,7 +157,7 @@ class RuleAlerts:
             labels={},
             label_sets=listed,
             label_sets_count=count,
-            next_step=self._rule.runbook,
+            next_step=next_step,
         )
         return AlertEvent(
             kind="raise" if kind == "raise" else "resolve",
@@ -149,12 +169,24 @@ class RuleAlerts:
         )
 
 
-def _staleness(tables: Sequence[str], newest_at: dt.datetime | None) -> str:
-    """Describes which inputs are stale and since when."""
-    names = f"table {tables[0]}" if len(tables) == 1 else f"tables {', '.join(tables)}"
-    if newest_at is not None:
-        return f"the newest rows of {names} are from {newest_at:%Y-%m-%d %H:%M}Z"
-    return f"{names} has no rows yet" if len(tables) == 1 else f"at least one of the {names} has no rows yet"
+def unknown_after(rule: RuleSpec) -> dt.timedelta:
+    """Returns the age of the newest data from which nothing can be said of now: the rule's bound and `for_minutes`."""
+    return dt.timedelta(seconds=rule.unknown_after_seconds, minutes=rule.for_minutes)
+
+
+def waiting_problem(rule: RuleSpec, freshness: InputFreshness) -> str:
+    """Describes which inputs a rule waits for."""
+    tables = _listed(freshness.oldest or freshness.labels)
+    if freshness.missing:
+        return f"{tables} does not exist yet" if len(freshness.missing) == 1 else f"{tables} do not exist yet"
+    if freshness.newest_at is None:
+        return f"{tables} has no rows" if len(freshness.oldest) == 1 else f"{tables} have no rows"
+    limit = format_duration(unknown_after(rule).total_seconds())
+    return f"{tables} has no rows newer than {freshness.newest_at:%Y-%m-%d %H:%M}Z (limit {limit})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import duckdb
 
 from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
 from deltaworks.rules.annotations import recent_annotation_lines
@@ -22,7 +23,7 @@ from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_of, minu
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import alert_event
 from deltaworks.rules.open_alerts import OpenAlerts
-from deltaworks.rules.rule_alerts import RuleAlerts, deliver
+from deltaworks.rules.rule_alerts import RuleAlerts, deliver, unknown_after, waiting_problem
 from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_record
 from deltaworks.rules.subjects import Labels
@@ -121,9 +122,12 @@ class RuleEvaluator:
         # Discarded on failure: minutes that were not written are evaluated again.
         evaluation, self._evaluation = self._evaluation or state.evaluation(self.rule), None
         open_alerts = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
-        rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
+        rule_alerts = self._rule_alerts(state)
+        is_live = self._is_within_bound(freshness.newest_at, now)
         if due.skipped is not None:
-            outbox += rule_alerts.report_skipped(evaluation.last_minute, due.skipped, now)
+            # Minutes are also skipped when live data follow data of the past.
+            if state.was_live and not state.waiting:
+                outbox += rule_alerts.report_skipped(evaluation.last_minute, due.skipped, now)
             evaluation.skip_to(due.skipped)
         self._ensure_baselines(connection, due, state)
         ended: list[Episode] = []
@@ -131,7 +135,10 @@ class RuleEvaluator:
         for minute_rows in self.query.read_minutes(connection, due.first, due.last):
             ended += evaluation.evaluate(minute_rows, self._baselines.at)
             widest = max(widest, minute_rows.width)
-            for decision in open_alerts.update(evaluation, minute_rows.minute, _InhibitorLookup(self.rule, inhibitors)):
+            # Data of the past, such as those of a backfill, call for no action: they are judged, and nothing is raised.
+            for decision in open_alerts.update(
+                evaluation, minute_rows.minute, _InhibitorLookup(self.rule, inhibitors), may_raise=is_live
+            ):
                 annotations = self._recent_annotations(decision.minute) if decision.kind == "raise" else ()
                 record = alert_event(
                     decision,
@@ -143,10 +150,14 @@ class RuleEvaluator:
                 outbox.append(record)
         outbox += rule_alerts.check_width(widest if widest > MAX_LABEL_SETS else 0, now)
         outbox += rule_alerts.report_working(now)
-        if due.skipped is None:
-            outbox += rule_alerts.check_unknown(evaluation, freshness, now)
         new_state = state.with_evaluation(evaluation, ended, list(open_alerts.by_subject.values()))
-        self._write(self._updated_state(new_state.replace(problem=""), outbox, rule_alerts, freshness))
+        new_state = new_state.replace(problem="", waiting=False, was_live=state.was_live or is_live)
+        if not is_live:
+            new_state, events = self._waiting(new_state, rule_alerts, freshness, now)
+            outbox += events
+        elif due.skipped is None or state.waiting:
+            outbox += rule_alerts.check_unknown(evaluation, freshness, now)
+        self._write(self._updated_state(new_state, outbox, rule_alerts, freshness))
         self._evaluation = evaluation
         self.deliver()
 
@@ -157,20 +168,40 @@ class RuleEvaluator:
             ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
         """
         state, outbox = self._starting_state()
-        rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
+        rule_alerts = self._rule_alerts(state)
+        new_state = state.replace(problem=problem, waiting=False)
         if problem:
             outbox += rule_alerts.report_broken(problem, now)
-        elif freshness.missing:
-            problem = f"table {', '.join(freshness.missing)} does not exist yet"
-        elif freshness.newest_at is None and not state.last_minute and not rule_alerts.raised:
-            # A pipeline without data is not in trouble: the rule waits for the first row.
-            problem = f"{', '.join(freshness.labels)} has no rows yet"
+        elif freshness.missing or not self._is_within_bound(freshness.newest_at, now):
+            new_state, events = self._waiting(new_state, rule_alerts, freshness, now)
+            outbox += events
         else:
             outbox += rule_alerts.check_unknown(self._evaluation or state.evaluation(self.rule), freshness, now)
-        new_state = self._updated_state(state.replace(problem=problem), outbox, rule_alerts, freshness)
+        new_state = self._updated_state(new_state, outbox, rule_alerts, freshness)
         if new_state.replace(data_until=state.data_until) != state:
             self._write(new_state)
         self.deliver()
+
+    def _waiting(
+        self, state: RuleState, rule_alerts: RuleAlerts, freshness: InputFreshness, now: dt.datetime
+    ) -> tuple[RuleState, list[AlertEvent]]:
+        """Returns the state of a rule that waits for data, and the events that tell so if it had recent data before.
+
+        A rule that never had any is not in trouble: a pipeline may have no source yet, or only data of the past. If an
+        input has lost all its rows, the newest ones seen before decide how long it may have none.
+        """
+        seen_at = parse_iso(state.data_until) if freshness.newest_at is None else freshness.newest_at
+        problem = waiting_problem(self.rule, freshness)
+        new_state = state.replace(problem=problem, waiting=True)
+        if not state.was_live or self._is_within_bound(seen_at, now):
+            return new_state, []
+        return new_state, rule_alerts.report_waiting(problem, freshness, now)
+
+    def _is_within_bound(self, newest_at: dt.datetime | None, now: dt.datetime) -> bool:
+        return newest_at is not None and now - newest_at <= unknown_after(self.rule)
+
+    def _rule_alerts(self, state: RuleState) -> RuleAlerts:
+        return RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts), dict(state.rule_alert_texts))
 
     def deliver(self) -> None:
         """Delivers the alert events in the outbox and empties it.
@@ -227,7 +258,12 @@ class RuleEvaluator:
         evaluation = RuleEvaluation(self.rule)
         outbox += [alert_event(decision, evaluation, reads=(), data_until="") for decision in decisions.resolve_all(0)]
         fresh = RuleState(
-            pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels, rule_alerts=state.rule_alerts
+            pipeline=self._pipeline,
+            rule=self.rule.name,
+            labels=self.rule.labels,
+            rule_alerts=state.rule_alerts,
+            rule_alert_texts=state.rule_alert_texts,
+            was_live=state.was_live,
         )
         return fresh, outbox
 
@@ -248,7 +284,8 @@ class RuleEvaluator:
         return state.replace(
             outbox=tuple(outbox),
             rule_alerts=rule_alerts.raised,
-            data_until=_format_time(freshness.newest_at),
+            rule_alert_texts=rule_alerts.texts,
+            data_until=_format_time(freshness.newest_at) or state.data_until,
             problem=state.problem,
         )
 

@@ -78,7 +78,10 @@ class RuleState(Record):
     """The stored evaluation state of a rule.
 
     - `rule_alerts`: open alerts about the rule itself, with their start.
-    - `data_until`, `problem`: the newest data, and why the rule cannot be evaluated; both are informational.
+      The last text of each is in `rule_alert_texts`.
+    - `data_until`, `problem`: the newest data seen, and why the rule cannot be evaluated.
+    - `was_live`: whether its inputs ever had rows that were recent enough. Until then, it notifies of nothing.
+    - `waiting`: whether it waits for such rows.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -96,8 +99,11 @@ class RuleState(Record):
     alerts: tuple[AlertRecord, ...] = ()
     rule_alerts: dict[str, str] = Field(default_factory=dict)
     outbox: tuple[AlertEvent, ...] = ()
+    rule_alert_texts: dict[str, str] = Field(default_factory=dict)
     data_until: str = ""
     problem: str = ""
+    was_live: bool = False
+    waiting: bool = False
 
     def evaluation(self, rule: RuleSpec) -> RuleEvaluation:
         """Returns the evaluation that continues from this state."""

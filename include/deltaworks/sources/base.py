@@ -377,8 +377,15 @@ class SourceLag:
         self._read_at = 0.0
         self._fields: dict[str, Any] = {}
 
-    def read(self, query: StreamingQuery) -> dict[str, Any]:
-        """Returns the heartbeat fields. Never raises: if the source does not answer, returns the previous fields."""
+    def read(self, query: StreamingQuery, *, is_planned: bool = True) -> dict[str, Any]:
+        """Returns the heartbeat fields. Never raises: if the source does not answer, returns the previous fields.
+
+        Args:
+            is_planned: whether the run has planned a batch. Before, and before the query has looked for input, the
+                position is that of an earlier run: what its last batch has read would be counted as waiting.
+        """
+        if not is_planned and query.lastProgress is None:
+            return self._fields
         if time.monotonic() - self._read_at < LAG_INTERVAL_SECONDS:
             return self._fields
         self._read_at = time.monotonic()

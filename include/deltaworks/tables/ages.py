@@ -47,8 +47,10 @@ def open_table_age(lake: Lake, key: str, name: str, table: DeltaTable) -> TableA
     """Returns the age of an open table."""
     commits = commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)
     written_at = next((commit.at for commit in commits if commit.changes_rows), None)
-    times = [at for at in (_max_time(table), written_at) if at is not None]
-    return TableAge(name, min(times, default=None), written_at)
+    files = pa.table(table.get_add_actions(flatten=True))
+    times = [at for at in (_max_time(table, files), written_at) if at is not None]
+    # A table whose rows have all been deleted was changed, but has no newest row.
+    return TableAge(name, min(times, default=None) if files.num_rows else None, written_at)
 
 
 def newest_row_time(ages: Iterable[TableAge]) -> dt.datetime | None:
@@ -56,8 +58,7 @@ def newest_row_time(ages: Iterable[TableAge]) -> dt.datetime | None:
     return max((age.newest_row_at for age in ages if age.newest_row_at is not None), default=None)
 
 
-def _max_time(table: DeltaTable) -> dt.datetime | None:
-    files = pa.table(table.get_add_actions(flatten=True))
+def _max_time(table: DeltaTable, files: pa.Table) -> dt.datetime | None:
     column_names = [field.name for field in table.schema().fields]
     names = sorted(column_names, key=lambda name: name != _TIME_COLUMN)
     columns = [name for name in names if not name.startswith("_")]

@@ -138,7 +138,7 @@ def _lease_watch() -> None:
     """A lost lease does not end the process: only the epoch in the tables separates two owners."""
     from deltaworks.engine.runner import IngestRun
 
-    _replace(IngestRun, "_lease_lost", staticmethod(lambda: None))
+    _replace(IngestRun, "_lease_lost", staticmethod(lambda *_: None))
 
 
 def _same_snapshot() -> None:

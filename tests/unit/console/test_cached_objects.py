@@ -108,7 +108,8 @@ def test_a_hanging_storage_delays_the_first_request_up_to_its_limit(storage: Sto
         reader.get("k0/heartbeat.json")
     storage.answers.set()
 
-    assert reader.problem
+    assert reader.is_reading
+    assert not reader.problem, "no read has failed"
     assert set(storage.reads.values()) == {1}
 
 

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def page_process() -> Iterator[PageProcess]:
-    process = PageProcess()
+    process = PageProcess(start_seconds=60)
     yield process
     process.close()
 
@@ -80,6 +80,18 @@ def test_a_revoked_right_applies_to_the_next_page(harness: ConsoleHarness, remot
     assert {row["may_restart"] for row in remote_harness.view("/")["streams"]} == {False}
 
 
+def test_a_process_that_is_starting_shows_a_page_that_comes_back(harness: ConsoleHarness) -> None:
+    process = PageProcess(start_seconds=0)
+    slow = console_harness(harness.catalog.root, renderer=process)
+    first, poll = slow.get("/"), slow.get("/?fragment=1")
+
+    assert (first.status_code, first.headers["refresh"]) == (200, "1")
+    assert "Still reading" in first.text
+    assert poll.status_code == 204
+    eventually(lambda: "Streams" in slow.get("/").text, "it has started")
+    process.close()
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_crashed_page_process_is_restarted_and_no_page_is_missing(
     remote_harness: ConsoleHarness, page_process: PageProcess, end: signal.Signals
@@ -112,7 +124,7 @@ def process_with_reads(program: Path) -> PageProcess:
         f"table_reads.read_tables.__kwdefaults__['command'] = (sys.executable, {str(program)!r}); "
         "page_process.main(sys.argv[1:])"
     )
-    return PageProcess(command=(sys.executable, "-c", code))
+    return PageProcess(command=(sys.executable, "-c", code), start_seconds=60)
 
 
 def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(
@@ -212,7 +224,7 @@ def test_the_process_ends_with_its_host(remote_harness: ConsoleHarness, page_pro
     assert worker is not None
     for idle in worker.idle.values():
         while not idle.empty():
-            idle.get().close()
+            idle.get().connection.close()
 
     eventually(lambda: worker.process.poll() == 0, "it ends once all sockets are closed")
 

@@ -178,7 +178,7 @@ def test_a_rule_waits_silently_for_the_first_row_of_its_table(harness: RuleHarne
         harness.evaluate_at(minute)
 
     assert harness.sent("RULE_UNKNOWN") == []
-    assert harness.state().problem == "errors_minute (gold) has no rows yet"
+    assert harness.state().problem == "shop.errors_minute has no rows"
 
     harness.append_rates([WELL] * 6, first=10_000)
     harness.evaluate_at(10_005 + LAG)
@@ -210,7 +210,10 @@ def test_a_table_without_new_rows_raises_rule_unknown(harness: RuleHarness) -> N
     assert sent() == []
     harness.evaluate_at(11)
     assert sent() == [("raised", "shop.rate")]
-    assert "are from 2026-03-02 10:05Z" in harness.notifications("RULE_UNKNOWN")[0].summary
+    assert (
+        "shop.errors_minute has no rows newer than 2026-03-02 10:05Z (limit 6 min)"
+        in harness.notifications("RULE_UNKNOWN")[0].summary
+    )
 
     harness.append_rates([WELL] * 8, first=6)
     harness.evaluate_at(13 + LAG)
@@ -382,3 +385,89 @@ def test_a_rule_with_changed_labels_starts_over(tmp_path: Path) -> None:
 
     assert other.open_subjects() == []
     assert other.phases() == {"": "ok"}
+
+
+def waiting_rules(harness: RuleHarness) -> tuple[bool, str, list[str], list[str]]:
+    """Returns whether the rule waits, for what, and the open alerts of it."""
+    state = harness.state()
+    return state.waiting, state.problem, harness.open_subjects(), harness.open_subjects("RULE_UNKNOWN")
+
+
+@pytest.mark.parametrize("hours_old", [0.5, 7, 24 * 30, 24 * 365 * 2])
+def test_a_rule_judges_data_of_the_past_silently(harness: RuleHarness, hours_old: float) -> None:
+    """The bad minutes of a backfill call for no action."""
+    now = hours_old * 60
+    harness.append_rates([*LINE[:9], BAD, BAD])
+    for minute in range(3):
+        harness.evaluate_at(now + minute)
+
+    problem = "shop.errors_minute has no rows newer than 2026-03-02 10:10Z (limit 6 min)"
+    assert waiting_rules(harness) == (True, problem, [], [])
+    assert harness.sent() == harness.sent("RULE_UNKNOWN") == []
+    assert harness.state().last_minute is not None, "they are judged"
+
+
+def test_an_episode_of_the_past_that_lasts_is_raised_with_the_first_recent_row(harness: RuleHarness) -> None:
+    harness.append_rates([*LINE[:9], BAD, BAD])
+    harness.evaluate_at(60)
+    assert waiting_rules(harness)[2:] == ([], [])
+
+    harness.append_rates([BAD] * 50, first=11)
+    harness.evaluate_at(60 + LAG)
+
+    assert waiting_rules(harness) == (False, "", ["shop.rate{cdn=a}"], [])
+    assert [kind for kind, _ in harness.sent()] == ["raised"]
+
+
+def test_recent_rows_after_a_backfill_are_not_called_an_outage_of_the_process(harness: RuleHarness) -> None:
+    harness.append_rates([WELL] * 6)
+    harness.evaluate_at(5_000)
+    harness.append_rates([WELL] * 6, first=5_000)
+    harness.evaluate_at(5_005 + LAG)
+
+    assert waiting_rules(harness) == (False, "", [], [])
+    assert harness.sent("RULE_UNKNOWN") == []
+
+
+def test_each_alert_of_a_rule_has_the_next_step_of_its_own_reason_and_its_last_text(tmp_path: Path) -> None:
+    rule = RATE.replace("labels:", 'runbook: "Stop the roll-out of that version.", labels:')
+    harness = RuleHarness(rules_project(tmp_path, rule))
+    harness.append_rates([WELL] * 6)
+    for minute in range(6):
+        harness.evaluate_at(minute + LAG)
+
+    def told() -> tuple[str, str]:
+        alert = read_alert(harness.objects, cause="RULE_UNKNOWN", subject="shop.rate")
+        assert alert is not None
+        assert alert.state.is_open
+        return alert.summary, str(alert.detail["next_step"])
+
+    harness.evaluate_at(30)
+    first, next_step = told()
+    assert first.endswith("10:05Z (limit 6 min).")
+    assert "why shop.errors_minute gets no rows" in next_step
+    harness.append_rates([WELL] * 4, first=6)
+    harness.evaluate_at(40)
+    second, _ = told()
+    assert second.endswith("10:09Z (limit 6 min).")
+    table = Lake(harness.catalog.environment.lake).open(paths.table("shop", "errors_minute"))
+    assert table is not None
+    table.delete()
+    harness.evaluate_at(41)
+    third, next_step = told()
+    assert third == "rate cannot be judged: shop.errors_minute has no rows."
+    assert "roll-out" not in next_step
+    assert [kind for kind, _ in harness.sent("RULE_UNKNOWN")] == ["raised"], "a new text is not a new notification"
+
+
+def test_a_table_that_lost_its_rows_has_the_grace_of_the_rule(harness: RuleHarness) -> None:
+    harness.append_rates([WELL] * 6)
+    harness.evaluate_at(5 + LAG)
+    table = Lake(harness.catalog.environment.lake).open(paths.table("shop", "errors_minute"))
+    assert table is not None
+    table.delete()
+
+    harness.evaluate_at(9)
+    assert waiting_rules(harness) == (True, "shop.errors_minute has no rows", [], [])
+    harness.evaluate_at(12)
+    assert waiting_rules(harness)[3] == ["shop.rate"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.base import CachedLookup
+from deltaworks.sources.base import CachedLookup, SourceLag
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
 from deltaworks.sources.stream_options import boolean_option, check_option_names, number_option, storage_root
@@ -91,3 +93,21 @@ def test_there_is_no_value_before_the_first_lookup() -> None:
         raise OSError
 
     assert CachedLookup(away, description="the retention").read() is None
+
+
+class CountingSource:
+    """A source in which 34 files follow the position that it is asked about."""
+
+    def backlog(self, progress: Any) -> dict[str, Any]:
+        return {"backlog_files": 34 if progress is None else 0}
+
+
+def test_nothing_waits_before_the_first_batch_of_a_run_is_planned() -> None:
+    """Until then, only the position of an earlier run is known, behind which all may have landed."""
+    lag = SourceLag(CountingSource())  # type: ignore[arg-type]
+    query = SimpleNamespace(lastProgress=None)
+
+    assert lag.read(query, is_planned=False) == {}  # type: ignore[arg-type]
+    assert lag.read(query, is_planned=True) == {"backlog_files": 34}  # type: ignore[arg-type]
+    looked = SimpleNamespace(lastProgress={"sources": [{}]})
+    assert SourceLag(CountingSource()).read(looked, is_planned=False) == {"backlog_files": 0}  # type: ignore[arg-type]

@@ -60,7 +60,9 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
         ),
         _control_action("restart"),
     ),
-    **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _control_action("start")),
+    **dict.fromkeys(
+        ("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "PAUSED_WHILE_RUNNING", "STOPPED_BY_HAND"), _control_action("start")
+    ),
     # After the edit was put back, which its next step says first. A restart is refused before.
     "SPEC_CHANGE_UNSAFE": _control_action("start"),
     **dict.fromkeys(("DATA_FILE_MISSING", "DATA_FILE_UNREADABLE"), ("recover files", "recover_files", "")),
@@ -159,8 +161,12 @@ def _operation_action(name: str) -> tuple[str, str, str] | None:
     return None if operation is None or operation.scope != "pipeline" else (operation.command.split()[-1], name, "")
 
 
-def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[SuggestedAction, ...]:
-    """Returns the actions for a stream or relay in a state."""
+def process_actions(kind: str, name: str, state: str, suspended: Iterable[str] = ()) -> tuple[SuggestedAction, ...]:
+    """Returns the actions for a stream or relay in a state.
+
+    Args:
+        suspended: tables whose commits failed. Tables that a job holds go on by themselves when it ends.
+    """
     if kind not in ("stream", "relay"):
         return ()
     operation = "control" if kind == "stream" else "control_relay"
@@ -168,9 +174,16 @@ def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) 
     actions = [SuggestedAction(verb, form_path(operation, name, verb=verb)) for verb in verbs]
     if kind == "stream":
         actions += [
-            SuggestedAction(f"resume {table}", form_path("resume_table", name, table=table)) for table in held if table
+            SuggestedAction(f"resume {table}", form_path("resume_table", name, table=table))
+            for table in suspended
+            if table
         ]
     return tuple(actions)
+
+
+def measure_actions(pipelines: Iterable[str]) -> tuple[SuggestedAction, ...]:
+    """Returns the actions that measure the tables of pipelines now."""
+    return tuple(SuggestedAction(f"measure {name} now", form_path("snapshot_health", name)) for name in pipelines)
 
 
 def batch_actions(pipeline: str, batch_id: int) -> tuple[SuggestedAction, ...]:

@@ -77,7 +77,16 @@
       }
       ages();
       spoken();
-      asOf.textContent = `as of ${new Date().toISOString().slice(11, 19)} UTC`;
+      root.classList.remove("old");
+      const judged = document.querySelector("[data-as-of]");
+      asOf.textContent = `as of ${judged ? judged.dataset.asOf : `${new Date().toISOString().slice(11, 19)} UTC`}`;
+    });
+    // The page's data are still being read: the last page stays, greyed, until they have been.
+    document.body.addEventListener("htmx:afterRequest", (event) => {
+      if (event.detail.xhr?.status !== 204) return;
+      root.classList.add("old");
+      clearTimeout(timer);
+      timer = setTimeout(renew, 1000);
     });
     document.body.addEventListener("htmx:responseError", (event) => {
       failures = Math.min(failures + 1, 6);

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from deltaworks.alerts.raising import Alert, alerts
+from deltaworks.alerts.raising import Alert, alert_key, alerts
+from deltaworks.console.cached_objects import FAST_TTL_SECONDS
 from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.control import paths
 from deltaworks.control.health.report import Report
@@ -60,6 +61,7 @@ def alert_dag(catalog: Catalog, subject: str) -> str:
 
 _VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
+RULE_WAITING: Final = "RULE_UNKNOWN"
 UNREADABLE: Final = "HEARTBEAT_UNREADABLE"
 #: Alerts that are listed in addition to a stream's verdict, unless the verdict has this cause.
 _SEPARATE_ALERTS: Final = {"DATA_LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
@@ -90,18 +92,26 @@ def open_issues(
         verdicts: the verdicts of the health check, by subject.
         pipeline: only alerts of this pipeline.
     """
-    stored = _open_alerts(context)
     issues: list[OpenIssue] = [] if pipeline else list(_silent_health_check(context))
+    is_checked = not issues and health_checked_at(context) is not None
+    stored = [alert for alert in _open_alerts(context) if not (is_checked and alert.cause == SILENT)]
+    stored = [alert for alert in stored if not any(_is_over(item, alert) for item in reports)]
     shown = {(SILENT, need.subject) for need in issues}
     for item in reports:
         if item.verdict.is_unhealthy and not _is_storage_outage(context, item):
             same = [alert for alert in stored if _is_same_issue(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
             issues += _verdict_issues(item, verdicts, same)
+    waiting: dict[str, list[Alert]] = {}
     for alert in stored:
-        is_other_pipeline = pipeline and pipeline_of(context.catalog, alert.subject) != pipeline
-        if not is_other_pipeline and (alert.cause, alert.subject) not in shown:
+        owner = pipeline_of(context.catalog, alert.subject)
+        if (pipeline and owner != pipeline) or (alert.cause, alert.subject) in shown:
+            continue
+        if alert.cause == RULE_WAITING and owner:
+            waiting.setdefault(owner, []).append(alert)
+        else:
             issues.append(_alert_issue(context.catalog, alert))
+    issues += [_waiting_issue(context.catalog, owner, waits) for owner, waits in waiting.items()]
     return sorted(issues, key=lambda need: (-severity_rank(need.severity), *_kind_rank(need.cause), need.subject))
 
 
@@ -166,6 +176,15 @@ def _is_same_issue(item: Report, alert: Alert) -> bool:
     return is_table_alert and alert.subject in {f"{subject.name}.{held.get('table')}" for held in _suspended(item)}
 
 
+def _is_over(item: Report, alert: Alert) -> bool:
+    """Returns whether an alert reports a verdict that no longer holds, and that the next health check resolves.
+
+    The page judges the process itself. Such an alert would contradict the state "healthy".
+    """
+    is_well = item.verdict.state in ("healthy", "lagging", "stopped")
+    return is_well and alert.cause in _VERDICT_ALERTS and _is_same_issue(item, alert)
+
+
 def _suspended(item: Report) -> list[dict[str, object]]:
     held = item.heartbeat.held if item.heartbeat else ()
     return [one for one in held if one.get("reason") == "suspended"]
@@ -218,6 +237,23 @@ def _alert_issue(catalog: Catalog, alert: Alert) -> OpenIssue:
     )
 
 
+def _waiting_issue(catalog: Catalog, pipeline: str, waits: list[Alert]) -> OpenIssue:
+    """Returns the rules of a pipeline that wait for data as one issue: mostly, one stream delays all of them."""
+    if len(waits) == 1:
+        return _alert_issue(catalog, waits[0])
+    first = min(waits, key=lambda alert: (str(alert.state.since), alert.subject))
+    names = ", ".join(sorted(alert.subject.removeprefix(f"{pipeline}.") for alert in waits))
+    return OpenIssue(
+        cause=RULE_WAITING,
+        subject=pipeline,
+        severity=max((alert.state.severity for alert in waits), key=severity_rank),
+        since=first.state.since,
+        detail=f"{len(waits)} rules of {pipeline} wait for data: {names}. {alert_observation(first)}",
+        next_step=f"{alert_next_step(first)} `deltaworks alerts rules {pipeline}` shows what each of them waits for.",
+        pipeline=pipeline,
+    )
+
+
 def alert_observation(alert: Alert) -> str:
     """Returns the observation of an alert. The stored text also has the next step, which is removed."""
     return alert.summary.removesuffix(f" Next: {alert_next_step(alert)}")
@@ -232,6 +268,10 @@ def _open_alerts(context: PageContext) -> list[Alert]:
     try:
         keys = context.objects.list(paths.alerts("state/"))
         context.objects.fetch(keys)
+        stored = [alert for alert in alerts(context.objects) if alert.state.is_open]
+        # Those that are shown may have ended since their copy was read.
+        shown = [alert_key(alert.cause, alert.subject) for alert in stored]
+        context.objects.fetch(shown, ttl_seconds=FAST_TTL_SECONDS)
         stored = [alert for alert in alerts(context.objects) if alert.state.is_open]
     except DeltaworksError:
         return []

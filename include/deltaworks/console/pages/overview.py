@@ -33,7 +33,8 @@ class ProcessRow:
     The health check first recorded the verdict at `since`; None if it has not yet. The oldest waiting input arrived at
     `waiting_since`, and the source deletes it at `source_expires_at`. Rows are those of the last hour; `rows_by_hour`
         covers
-    the last 24 hours. The delay from landing to bronze within the last hour is `bronze_p50_seconds` and
+    the last 24 hours. Of the tables that are `held`, those that failed are `suspended`, and a person resumes them. The
+    delay from landing to bronze within the last hour is `bronze_p50_seconds` and
     `bronze_p95_seconds`. The person may restart the process if `may_restart` is set.
     """
 
@@ -51,6 +52,7 @@ class ProcessRow:
     rows: int | None
     quarantined: int | None
     held: tuple[str, ...]
+    suspended: tuple[str, ...]
     error: str
     dead_letters: int | None
     spark_ui: str
@@ -204,6 +206,9 @@ def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdi
         rows=hour.rows if is_stream else None,
         quarantined=hour.quarantined if is_stream else None,
         held=tuple(str(held.get("table", "")) for held in heartbeat.held) if heartbeat else (),
+        suspended=tuple(str(held.get("table", "")) for held in heartbeat.held if held.get("reason") == "suspended")
+        if heartbeat
+        else (),
         error=str((heartbeat.error or {}).get("condition", "")) if heartbeat else "",
         dead_letters=heartbeat.dead_letters if heartbeat else None,
         spark_ui=(heartbeat.ui or "") if heartbeat else "",

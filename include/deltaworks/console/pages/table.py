@@ -14,6 +14,7 @@ from deltaworks.console.paging import read_summary, to_dict
 from deltaworks.console.rendering import bytes_text
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.specs.pipeline import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class TableView:
     """Content of the table page. File counts by size range are `sizes`; `commands` are commands for the table.
 
     Declared columns with their types are `columns`.
+    If the table has not been measured, `unmeasured` says why, and its facts are empty.
     """
 
     pipeline: str
@@ -48,6 +50,7 @@ class TableView:
     commands: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
     partition_by: tuple[str, ...]
+    unmeasured: str = ""
 
     @property
     def announcement(self) -> str:
@@ -61,17 +64,22 @@ def view(context: PageContext) -> TableView:
     stored = read_summary(context, TablesSummary, tables_summary(pipeline))
     summary = stored.summary
     table = next((one for one in summary.tables if one.name == name), None) if summary else None
-    if summary is None or table is None:
-        raise PageMissingError(stored.problem or _missing_message(pipeline, name, is_missing=stored.is_missing))
+    unmeasured = ""
+    if table is None:
+        unmeasured = stored.problem or _missing_message(pipeline, name, is_missing=stored.is_missing)
+        kind = _declared_kind(context.catalog.pipelines.get(pipeline), name)
+        if kind is None:
+            raise PageMissingError(unmeasured)
+        table = TableSummary(name=name, kind=kind)
     columns, partition_by = _declared(context, pipeline, name)
     nights = [(datetime.combine(_day(point.date), time(), tzinfo=UTC), point) for point in table.nights]
     return TableView(
         pipeline=pipeline,
         table=to_dict(table.replace(costs=(), holds=(), nights=(), next_plan=None)),
-        at=parse_instant(summary.at),
+        at=parse_instant(summary.at) if summary else None,
         costs=tuple(to_dict(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
         tonight=None if table.next_plan is None else to_dict(table.next_plan),
-        sizes=_sizes(summary.size_bounds, table.size_histogram),
+        sizes=_sizes(summary.size_bounds, table.size_histogram) if summary else (),
         holds=tuple(HoldRow(by=hold.by, since=parse_instant(hold.since)) for hold in table.holds),
         scores=TimeSeries(name="score", points=tuple((at, point.score) for at, point in nights)),
         bytes=TimeSeries(name="bytes", points=tuple((at, point.bytes) for at, point in nights), unit="bytes"),
@@ -81,6 +89,7 @@ def view(context: PageContext) -> TableView:
         commands=_commands(pipeline, table),
         columns=columns,
         partition_by=partition_by,
+        unmeasured=unmeasured,
     )
 
 
@@ -92,6 +101,20 @@ def _declared(context: PageContext, pipeline: str, name: str) -> tuple[tuple[tup
         return tuple(table.column_types().items()), table.partition_by
     gold = next((one for one in (spec.gold.tables if spec else ()) if one.name == name), None)
     return (), () if gold is None else (gold.partition_by,)
+
+
+def _declared_kind(spec: PipelineSpec | None, name: str) -> str | None:
+    """Returns the kind of a declared table; None if the pipeline declares no such table."""
+    if spec is None:
+        return None
+    names = {
+        "gold": [table.name for table in spec.gold.tables],
+        "keyed": [table.name for table in spec.keyed_tables],
+        "bronze": [table.name for table in spec.tables],
+        "live": [table.name for table in spec.live],
+        "engine": [*spec.engine_tables],
+    }
+    return next((kind for kind, tables in names.items() if name in tables), None)
 
 
 def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:

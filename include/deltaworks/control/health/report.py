@@ -84,7 +84,7 @@ class Report:
     def is_running(self) -> bool:
         """Whether a process of the subject writes heartbeats."""
         ended = self.heartbeat is None or self.heartbeat.state in ("ended", "failed")
-        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE", "NOT_READ")
+        return not ended and self.verdict.cause not in ("HEARTBEAT_STALE", "HEARTBEAT_UNREADABLE")
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
@@ -156,7 +156,7 @@ def check_subjects(
     """Reads several subjects concurrently and evaluates them.
 
     Args:
-        paused: looks up whether a DAG is paused; called from one thread, and only for subjects that do not run.
+        paused: looks up whether a DAG is paused; called from one thread.
     """
     now = now or utc_now()
     all_facts = map_concurrently(lambda subject: _read(subject, objects, now), selected)
@@ -198,15 +198,13 @@ def _evaluate_facts(
             facts.error, kind=subject.kind, name=subject.name, now=now, previous=previous_verdict
         )
         return Report(subject, verdict_on_error, None)
-    is_running = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
     verdict = evaluate_health(
         facts.heartbeat,
         facts.stop,
         kind=subject.kind,
         name=subject.argument,
         now=now,
-        # Each lookup is a request to Airflow. A running process does not need it.
-        paused=None if is_running else paused(subject.dag_id),
+        paused=paused(subject.dag_id),
         previous=previous_verdict,
         limits=subject.limits,
         input_rate=facts.input_rate,

@@ -75,6 +75,16 @@ def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) ->
     )
 
 
+def finding_of_last_run(name: str) -> Finding:
+    """Returns the finding for a stream that runs although its DAG is paused without a stop request."""
+    return Finding(
+        "unhealthy",
+        "PAUSED_WHILE_RUNNING",
+        "Its DAG is paused, and nobody requested a stop: the run under way is its last.",
+        f"deltaworks start {name}. If it is intended: deltaworks stop {name}.",
+    )
+
+
 def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
     error = heartbeat.error or {}
     condition = str(error.get("condition", "FAILED"))
@@ -348,9 +358,13 @@ def evaluate_health(
     is_dead = not is_live(heartbeat, limits, now)
     last_input = _last_input(heartbeat, previous, kind)
     if is_dead or stop is not None:
-        finding = _not_running(heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead)
+        finding = _not_running(
+            heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead, previous=previous
+        )
     else:
         finding = finding_of_live(heartbeat, now, limits, last_input=last_input, input_rate=input_rate)
+        if paused and finding.state != "unhealthy":
+            finding = finding_of_last_run(name)
     left_seconds = time_left_seconds(heartbeat, limits, now, is_dead=is_dead)
     loss_near = is_loss_near(left_seconds, heartbeat, limits)
     if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
@@ -392,6 +406,7 @@ def _not_running(
     paused: bool | None,
     limits: HealthLimits,
     is_dead: bool,
+    previous: Verdict | None,
 ) -> Finding:
     age = age_seconds(heartbeat.written_at, now)
     if stop is not None and not is_dead:
@@ -406,7 +421,28 @@ def _not_running(
     if up_seconds < min(age, limits.grace_seconds):
         detail = f"The stack started {format_duration(up_seconds)} ago; the next run is starting."
         return Finding("starting", "BETWEEN_RUNS", detail)
+    if _is_starting_again(heartbeat, previous, now, paused=paused, limits=limits):
+        return Finding("starting", "BETWEEN_RUNS", "It was started again; the heartbeat is still that of its last run.")
     return finding_of_dead(heartbeat, age, limits)
+
+
+#: Causes of verdicts on processes that nothing was meant to run.
+_NOT_MEANT_TO_RUN: Final = ("PAUSED", "PAUSED_WITHOUT_STOP", "STOP_REQUESTED")
+
+
+def _is_starting_again(
+    heartbeat: Heartbeat, previous: Verdict | None, now: datetime, *, paused: bool | None, limits: HealthLimits
+) -> bool:
+    """Returns whether a run has been started since the heartbeat was written, which it has not replaced yet.
+
+    The check before saw a stopped or paused process, or found that its task had just started (`is_starting`).
+    """
+    if previous is None or heartbeat.state == "ended":
+        return False
+    if previous.cause in _NOT_MEANT_TO_RUN:
+        return paused is False
+    is_starting = (previous.state, previous.cause) == ("starting", "BETWEEN_RUNS")
+    return is_starting and (now - previous.since).total_seconds() <= limits.grace_seconds
 
 
 def _expiring(finding: Finding, left_seconds: float) -> Finding:
@@ -487,16 +523,19 @@ def verdict_of(
     return _as_verdict(finding, kind, name, since=previous.since if previous is not None and is_unchanged else now)
 
 
+def starting_verdict(verdict: Verdict, *, started_at: datetime, now: datetime) -> Verdict:
+    """Builds the verdict of a process whose task started a short time ago, and whose heartbeat an earlier run wrote."""
+    age = format_duration((now - started_at).total_seconds())
+    finding = Finding(
+        "starting", "BETWEEN_RUNS", f"Its task started {age} ago; the heartbeat is still that of its last run."
+    )
+    return _as_verdict(finding, verdict.kind, verdict.name, since=started_at)
+
+
 def unreadable_verdict(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:
-    """Builds the verdict for a heartbeat that could not be read.
-
-    A heartbeat that is still being read says nothing about its writer: the last verdict stands.
-    """
-    if isinstance(error, DeltaworksError) and error.condition == "NOT_READ_YET":
-        detail = "Its heartbeat is still being read: the storage has not answered yet."
-        return previous or _verdict(Finding("starting", "NOT_READ", detail), kind, name, now, None)
+    """Builds the verdict for a heartbeat that could not be read."""
     finding = Finding(
         "unhealthy",
         "HEARTBEAT_UNREADABLE",

@@ -26,7 +26,7 @@ from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.reprocess import LEASE_NAME
 from deltaworks.control.records.store import StateRecord
-from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.errors import ConcurrencyError, DeltaworksError, FencedError, TransientError
 
 
 class LeaseRecord(StateRecord):
@@ -91,6 +91,7 @@ class Lease:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lost = threading.Event()
+        self._is_unanswered = False
 
     @property
     def owner(self) -> str:
@@ -106,6 +107,21 @@ class Lease:
     def is_lost(self) -> bool:
         """Whether another process took over, or renewal failed for a full time to live."""
         return self._lost.is_set()
+
+    def lost_error(self) -> DeltaworksError:
+        """Returns why the lease is lost.
+
+        Without an answer of the storage for a full time to live another process may take over, but none need have done
+        so: the process has to end, and can run again within seconds. A successor, however, is not to be disturbed.
+        """
+        if self._is_unanswered:
+            return TransientError(
+                "LEASE_EXPIRED",
+                f"The lease of {self._name!r} could not be renewed for {self._ttl_seconds:.0f} s: the storage did not "
+                "answer. No other process is known to have taken over.",
+                hint="Nothing if the storage answers again: it starts by itself within seconds. Otherwise check it.",
+            )
+        return FencedError("LEASE_LOST", f"The lease of {self._name!r} went to a successor.")
 
     def acquire(
         self, *, wait_seconds: float, poll_seconds: float = 0.5, should_give_up: Callable[[], bool] = lambda: False
@@ -203,18 +219,22 @@ class Lease:
         try:
             etag = self._objects.put_if_match(self._key, successor.encode(), self._etag)
         except Exception:  # any storage failure is tolerated until the time to live is over
-            return time.monotonic() - self._renewed_at < self._ttl_seconds
+            return self._is_within_ttl()
         if etag is None:
             return self._adopt_own_renewal(record)
         self._record, self._etag, self._renewed_at = successor, etag, time.monotonic()
         return True
+
+    def _is_within_ttl(self) -> bool:
+        self._is_unanswered = time.monotonic() - self._renewed_at >= self._ttl_seconds
+        return not self._is_unanswered
 
     def _adopt_own_renewal(self, record: LeaseRecord) -> bool:
         """Whether the stored object is our own renewal, whose reply was lost."""
         try:
             current = self._objects.get(self._key)
         except Exception:  # as in `_renew`
-            return time.monotonic() - self._renewed_at < self._ttl_seconds
+            return self._is_within_ttl()
         stored = LeaseRecord.decode_or_none(current.data) if current else None
         if current is None or stored is None or (stored.owner, stored.epoch) != (record.owner, record.epoch):
             return False
@@ -222,11 +242,12 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Releases the lease, so that a successor need not wait. Does nothing if it is lost."""
+        """Releases the lease, so that a successor need not wait. Does nothing if a successor has it."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=self._ttl_seconds)
-        if self._record is None or self.is_lost:
+        # After a silence of the storage the write succeeds only if no successor has written since.
+        if self._record is None or (self.is_lost and not self._is_unanswered):
             return
         record = self._build_record(epoch=self._record.epoch, renewal=self._record.renewal + 1, released=True)
         try:

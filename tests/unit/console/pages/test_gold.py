@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.errors import ContractError
+from deltaworks.gold.input_views import record_failed, record_refreshed
 from tests.console_harness import ConsoleHarness, ago, console_harness
 from tests.unit.console.summaries_harness import put_tables, table
 
@@ -82,3 +87,45 @@ def test_dashboards_are_listed_with_their_command(harness: ConsoleHarness) -> No
 def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
     assert {row["pipeline"] for row in harness.view("/gold", by="eve")["listed"]["rows"]} <= {"edits"}
     assert harness.get("/gold/games", by="eve").status_code == 404
+
+
+SQL_ERROR = ContractError("GOLD_SQL_INVALID", "gold/events_per_hour.sql:3: syntax error.", hint="Fix line 3.")
+
+
+def fail_build(harness: ConsoleHarness, *, seconds_ago: float = 0.0) -> None:
+    home = PipelineHome(harness.objects, "games")
+    record_failed(home, TABLE, SQL_ERROR, now=utc_now() - timedelta(seconds=seconds_ago))
+
+
+@pytest.mark.parametrize("built_seconds_ago", [None, 60, 31 * 60])
+def test_a_table_whose_build_failed_says_since_when_and_why(
+    harness: ConsoleHarness, built_seconds_ago: float | None
+) -> None:
+    if built_seconds_ago is not None:
+        write_build(harness, TABLE, built_seconds_ago)
+    fail_build(harness, seconds_ago=500)
+    fail_build(harness)
+    row = row_of(harness, TABLE)
+
+    assert (row["state"], row["next_step"]) == ("failing", "Fix line 3.")
+    assert row["error"] == "[GOLD_SQL_INVALID] gold/events_per_hour.sql:3: syntax error."
+    failing_for = utc_now() - datetime.fromisoformat(str(row["failing_since"]))
+    assert failing_for > timedelta(seconds=450), "the first failure decides since when"
+    assert bool(row["fresh_at"]) == (built_seconds_ago is not None)
+    assert harness.view("/gold")["listed"]["rows"][0]["name"] == TABLE
+    assert "syntax error" in harness.get("/gold").text
+
+
+def test_a_build_that_succeeds_ends_the_failure(harness: ConsoleHarness) -> None:
+    fail_build(harness)
+    record_refreshed(PipelineHome(harness.objects, "games"), TABLE)
+
+    assert (row_of(harness, TABLE)["state"], row_of(harness, TABLE)["error"]) == ("fresh", "")
+
+
+def test_a_table_that_the_stream_cannot_refresh_is_failing(harness: ConsoleHarness) -> None:
+    write_build(harness, TABLE, 60)
+    failure = {"table": TABLE, "condition": "GOLD_SQL_INVALID", "message": "no", "hint": "Fix.", "since": ago(90)}
+    harness.write_heartbeat("games", gold_failures=(failure,))
+
+    assert (row_of(harness, TABLE)["state"], row_of(harness, TABLE)["error"]) == ("failing", "[GOLD_SQL_INVALID] no")

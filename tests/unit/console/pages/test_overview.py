@@ -266,3 +266,49 @@ def test_critical_issues_are_open_cards_before_the_streams_and_others_are_folded
     warnings = [cause for severity, cause, _ in cards if severity == "warning"]
     assert warnings.index("GOLD_STALE") < warnings.index("RULE_UNKNOWN"), "rules come last"
     assert "games.daily: a gold table is older than its declared limit" in page
+
+
+@pytest.mark.parametrize("state", ["healthy", "lagging"])
+def test_an_alert_that_the_page_itself_knows_to_be_over_is_no_issue(harness: ConsoleHarness, state: str) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games", **STATES[state])
+    health_ran(harness, seconds_ago=20)
+    for cause in ("STREAM_HUNG", "STREAM_UNHEALTHY"):
+        raise_alert(harness.objects, cause=cause, subject="stream games", summary="as of a minute ago")
+    raise_alert(harness.objects, cause="HEALTH_SILENT", subject="deltaworks__health", summary="for 120 min")
+    raise_alert(harness.objects, cause="DATA_LOSS_NEAR", subject="stream games", summary="this is told of its own")
+
+    assert issues(harness) == [("DATA_LOSS_NEAR", "stream games")]
+
+
+def test_the_rules_of_a_pipeline_that_wait_for_data_are_one_issue(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    harness.write_heartbeat("games")
+    for rule in ("crash_rate", "bookings_low", "cdn_slow"):
+        raise_alert(
+            harness.objects,
+            cause="RULE_UNKNOWN",
+            subject=f"games.{rule}",
+            summary=f"{rule} cannot be judged: games.events has no rows newer than 2024-03-11 (limit 25 min).",
+            detail={"next_step": "Find out why games.events gets no rows."},
+        )
+    raise_alert(harness.objects, cause="RULE_UNKNOWN", subject="edits.rate", summary="rate cannot be judged: no rows.")
+
+    assert issues(harness) == [("RULE_UNKNOWN", "edits.rate"), ("RULE_UNKNOWN", "games")]
+    (need,) = [need for need in harness.view("/")["issues"] if need["subject"] == "games"]
+    assert "3 rules of games wait for data: bookings_low, cdn_slow, crash_rate." in need["detail"]
+    assert "deltaworks alerts rules games" in need["next_step"]
+    assert need["since"]
+    assert harness.get("/").status_code == 200
+
+
+def test_only_suspended_tables_are_resumed_by_a_person(harness: ConsoleHarness) -> None:
+    only_games(harness)
+    held = ({**SUSPENDED, "at": ago(600)}, {**SUSPENDED, "table": "events", "reason": "reprocess", "at": ago(60)})
+    harness.write_heartbeat("games", held=held)
+
+    for page in ("/", "/streams/games"):
+        text = harness.get(page).text
+        assert "resume purchase" in text
+        assert "resume events" not in text, "the job that holds it lets it go on"
+    assert row_of(harness)["held"] == ["purchase", "events"]

@@ -84,7 +84,8 @@ def test_a_damaged_summary_is_a_message_on_the_page(tables: ConsoleHarness, torn
 
     assert [problem.split(":")[0] for problem in shown["problems"]] == ["games"]
     assert names(tables) == ["edits.changes", "edits.new"]
-    assert tables.get("/tables/games/events").status_code == 404
+    assert tables.get("/tables/games/events").status_code == 200, "a declared table has a page"
+    assert tables.get("/tables/games/none").status_code == 404
 
 
 def test_a_table_page_shows_score_sizes_plan_and_holders(harness: ConsoleHarness) -> None:
@@ -121,4 +122,16 @@ def test_no_table_and_no_snapshot_say_what_to_do(harness: ConsoleHarness) -> Non
     put_tables(harness.objects, "edits")
 
     assert "deltaworks tables snapshot games" in harness.get("/tables/games/events").text
-    assert "has no table" in harness.get("/tables/edits/events").text
+    assert "has no table" in harness.get("/tables/edits/none").text
+
+
+@pytest.mark.parametrize("name", ["events", "purchase", "events_per_hour", "quarantine"])
+def test_a_declared_table_has_a_page_before_it_is_measured_and_is_measured_from_there(
+    harness: ConsoleHarness, name: str
+) -> None:
+    page = harness.get(f"/tables/games/{name}")
+
+    assert page.status_code == 200
+    assert "No snapshot of games has been taken yet" in page.text
+    assert "/actions/snapshot_health/games" in page.text
+    assert "/actions/snapshot_health/games" in harness.get("/tables").text

@@ -53,7 +53,7 @@ def test_concurrent_checks_equal_single_checks(tmp_path: Path) -> None:
     ]
 
 
-def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) -> None:
+def test_paused_dags_are_looked_up_for_every_subject(tmp_path: Path) -> None:
     objects, questions = LocalObjects(tmp_path), list[str]()
     write_heartbeat(objects, "s0")
     write_heartbeat(objects, "s1", state="failed")
@@ -64,8 +64,8 @@ def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) ->
 
     first, second, third = check_subjects(SUBJECTS[:3], objects, paused=paused)
 
-    assert questions == ["s1__stream", "s2__stream"]
-    assert first.verdict.state == "healthy"
+    assert questions == ["s0__stream", "s1__stream", "s2__stream"]
+    assert first.verdict.cause == "PAUSED_WHILE_RUNNING"
     assert (second.verdict.cause, third.verdict.cause) == ("PAUSED_WITHOUT_STOP", "PAUSED")
 
 

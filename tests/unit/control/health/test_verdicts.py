@@ -21,7 +21,7 @@ from deltaworks.control.health.verdicts import (
     unreadable_verdict,
     verdict_of,
 )
-from deltaworks.errors import ConfigError, TransientError
+from deltaworks.errors import ConfigError
 from tests.heartbeats import healthy_heartbeat
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -104,10 +104,6 @@ def test_a_dag_that_paused_itself_after_failures_is_unhealthy(state: Any) -> Non
     verdict = verdict_on(heartbeat_of(state=state, written_at=ago(9000)), paused=True)
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "PAUSED_WITHOUT_STOP")
-
-
-def test_a_running_stream_with_a_paused_dag_is_evaluated_by_its_heartbeat() -> None:
-    assert verdict_on(heartbeat_of(), paused=True).state == "healthy"
 
 
 def test_a_retryable_failure_has_a_grace_period_and_another_is_unhealthy_immediately() -> None:
@@ -427,12 +423,34 @@ def test_a_stream_is_starting_while_its_stack_has_just_started(monkeypatch: pyte
     assert {verdict_on(heartbeat, previous=previous).state for heartbeat, previous in last_states} == {"unhealthy"}
 
 
-def test_a_heartbeat_that_is_still_being_read_keeps_the_last_verdict() -> None:
-    error = TransientError("NOT_READ_YET", "still being read")
-    before = verdict_on(heartbeat_of())
+@pytest.mark.parametrize("state", ["starting", "idle", "running"])
+def test_a_running_stream_whose_dag_is_paused_is_told_at_once(state: str) -> None:
+    verdict = verdict_on(heartbeat_of(state=state, started_at=ago(300)), paused=True)
 
-    known = unreadable_verdict(error, kind="stream", name="games", now=NOW, previous=before)
-    unknown = unreadable_verdict(error, kind="stream", name="games", now=NOW)
+    assert (verdict.state, verdict.cause) == ("unhealthy", "PAUSED_WHILE_RUNNING")
+    assert "the run under way is its last" in verdict.detail
+    assert verdict.next_step.startswith("deltaworks start games")
+    assert verdict_on(heartbeat_of(state=state), paused=False).cause != "PAUSED_WHILE_RUNNING"
+    assert verdict_on(heartbeat_of(state=state), paused=None).cause != "PAUSED_WHILE_RUNNING"
 
-    assert known == before
-    assert (unknown.state, unknown.cause) == ("starting", "NOT_READ")
+
+def test_a_paused_stream_with_a_trouble_or_a_stop_request_shows_that() -> None:
+    failing = heartbeat_of(error={"condition": "DELTA_CONFLICT", "message": "x"})
+    stop = StopRequest(by="ada", reason="upgrade", at=ago(5))
+
+    assert verdict_on(failing, paused=True).cause == "DELTA_CONFLICT"
+    assert verdict_on(heartbeat_of(), stop, paused=True).state == "stopping"
+
+
+@pytest.mark.parametrize("last", ["running", "idle", "failed"])
+@pytest.mark.parametrize("before", [{"paused": True}, {"stop": StopRequest(by="ada", reason="x", at=ago(600))}])
+def test_the_heartbeat_of_the_last_run_is_not_that_of_the_one_that_starts(last: str, before: dict[str, Any]) -> None:
+    old = heartbeat_of(state=last, written_at=ago(900), error=None)
+    previous = verdict_on(old, **before)
+    started = verdict_on(old, paused=False, previous=previous)
+    assert (started.state, started.cause) == ("starting", "BETWEEN_RUNS")
+
+    def later(seconds: float) -> str:
+        return verdict_on(old, paused=False, previous=started, now=NOW + timedelta(seconds=seconds)).state
+
+    assert [later(seconds) for seconds in (10, 170, 200)] == ["starting", "starting", "unhealthy"]

@@ -14,7 +14,7 @@ import pytest
 from deltaworks.control.locks import lease as lease_module
 from deltaworks.control.locks.lease import Lease, LeaseRecord, LeaseWatch, UnchangedTimer, watch_lease
 from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, TransientError
 from deltaworks.testing import present
 from tests.unit.control.conftest import FaultyObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -307,3 +307,34 @@ def test_an_observer_treats_an_unrenewed_lease_as_free(local_objects: LocalObjec
 
     assert outsider.is_held()
     eventually(lambda: not outsider.is_held(), "nothing changes any more")
+
+
+def test_a_lease_lost_to_a_silent_storage_is_transient_and_free_for_the_next(faulty_objects: FaultyObjects) -> None:
+    owner = make(faulty_objects)
+    acquire(owner)
+    faulty_objects.fail_before = lambda call: True
+    eventually(lambda: owner.is_lost, "the owner gives up")
+
+    error = owner.lost_error()
+    assert (error.condition, error.retryable, type(error)) == ("LEASE_EXPIRED", True, TransientError)
+    assert "did not answer" in error.message
+    assert "successor" not in error.message
+    faulty_objects.fail_before = lambda call: False
+    owner.release()
+    assert current(faulty_objects).released, "nobody has taken over, so the next run need not wait"
+
+
+def test_a_lease_that_a_successor_has_is_not_to_be_started_again(local_objects: LocalObjects) -> None:
+    owner, successor = make(local_objects), make(local_objects)
+    acquire(owner)
+    pause(owner)
+    acquire(successor)
+    resume(owner)
+    eventually(lambda: owner.is_lost, "the owner finds its successor")
+
+    error = owner.lost_error()
+    assert (error.condition, error.retryable) == ("LEASE_LOST", False)
+    assert "went to a successor" in error.message
+    owner.release()
+    assert not current(local_objects).released
+    successor.release()

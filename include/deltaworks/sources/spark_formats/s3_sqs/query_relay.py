@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from deltaworks.control.objects import open_objects
@@ -79,6 +78,12 @@ class ObjectOpener:
         return self._openers[bucket](reference)
 
 
+def _reraise_unless_unowned(error: DeltaworksError) -> None:
+    """Raises an error of the storage again. Another owner, or a lease that expired, only ends this run of the relay."""
+    if isinstance(error, TransientError) and error.condition != "LEASE_EXPIRED":
+        raise error
+
+
 def _check_input(options: FileQueryOptions) -> None:
     """Rejects a state that was created for another queue or path, because its log would mix the files of both."""
     objects = open_objects(options.state)
@@ -123,8 +128,10 @@ class QueryRelay:
         if self._options.queue_url is not None or is_recent:
             return False
         # A query with the same state may be listing: its files are found in the log then.
-        with suppress(ConcurrencyError, FencedError):
+        try:
             self._run_until_drained(lease_wait_seconds=0.0)
+        except (ConcurrencyError, FencedError, TransientError) as error:
+            _reraise_unless_unowned(error)
         self._listed_at = time.monotonic()
         return True
 
@@ -141,7 +148,8 @@ class QueryRelay:
             try:
                 self._run_until_drained(lease_wait_seconds=lease_wait_seconds)
                 return
-            except (ConcurrencyError, FencedError):
+            except (ConcurrencyError, FencedError, TransientError) as error:
+                _reraise_unless_unowned(error)
                 # Another query relays into the same log; once the queue is empty, all messages were processed.
                 if self._options.queue_url is not None and self._is_queue_empty():
                     return
