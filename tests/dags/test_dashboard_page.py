@@ -145,8 +145,8 @@ def test_the_api_server_loads_neither_duckdb_nor_arrow(dags_on_record: None, das
 import json, os, sys
 os.environ["DELTAWORKS_CONSOLE_PROCESS"] = {renderer!r}
 from airflow.api_fastapi.app import create_app
-from fastapi.testclient import TestClient
-with TestClient(create_app(apps="core")) as client:
+from tests.dags.console_client import ConsoleClient
+with ConsoleClient(create_app(apps="core")) as client:
     pages = [client.get(page, headers={viewer()!r}) for page in ({LIST!r}, {PAGE!r})]
 assert all("Operations" in page.text for page in pages), [page.text for page in pages]
 print(json.dumps([name for name in ("duckdb", "pyarrow", "deltalake") if name in sys.modules]))

@@ -245,7 +245,7 @@ def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     # There are no such batches, which is found without Spark.
     (work,) = harness.submitted()
     assert (counted["state"], done["state"]) == ("success", "success")
-    options = '--options={"files":["a*","b"],"tables":["purchase"],"shadow":true,"dry_run":false}'
+    options = '--options={"tables":["purchase"],"files":["a*","b"],"shadow":true,"dry_run":false}'
     assert work["argv"][-2:] == ["games", options]
     assert work["run"].split("/")[:2] == ["games__reprocess", done["run_id"]], "the id of the reprocess comes of it"
 

@@ -26,7 +26,7 @@ def project_root() -> Path:
 
 def declaration_state(root: Path) -> DeclarationState:
     """Returns all declaration files of a project, each with its modification time and size. The result is equal as long
-    as none has changed. Whoever follows the files calls it before they are read, or misses what changes meanwhile.
+    as none has changed. To follow the files, call it before they are read: it then differs if they change meanwhile.
     """
     files = set()
     for folder in _DECLARATION_FOLDERS:

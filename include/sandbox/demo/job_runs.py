@@ -51,7 +51,7 @@ class JobRuns:
         self._home = home
         self._say = say
         self._running: dict[str, tuple[Job, DagRun, float]] = {}
-        self._asked: set[str] = set()
+        self._seen_questions: set[str] = set()
         self.ended: list[FinishedJob] = []
 
     def run(self, *chains: Sequence[Job]) -> list[FinishedJob]:
@@ -124,8 +124,8 @@ class JobRuns:
         question = self._airflow.question(run.dag_id, run.run_id, APPROVE_TASK)
         if question is None or question["response_received"]:
             return
-        if run.run_id not in self._asked:
-            self._asked.add(run.run_id)
+        if run.run_id not in self._seen_questions:
+            self._seen_questions.add(run.run_id)
         else:
             self._airflow.answer(run.dag_id, run.run_id, APPROVE_TASK, "Approve")
 

@@ -305,7 +305,7 @@ def test_a_failing_table_does_not_stop_others(spark: SparkSession, pulse: Any, m
 
     assert raised.value.retryable
     assert {each.table: (each.partitions, each.error) for each in told} == {
-        "events": (0, "[OPTIMIZE_FAILED] events: RuntimeError: an executor is gone."),
+        "events": (0, "[OPTIMIZE_FAILED] events: RuntimeError: an executor is gone"),
         "plain": (1, ""),
         "never": (0, ""),
         "quarantine": (0, ""),
