@@ -404,7 +404,7 @@ def test_items_of_an_error_are_lines_that_cannot_imitate_others(
     assert ended.value.code == 10
     assert capsys.readouterr().err.splitlines() == [
         "SPEC_INVALID 2 errors in a.yaml:",
-        "  a.yaml:1: no\\n  Next: do evil",
+        "  a.yaml:1: no Next: do evil",
         "  a.yaml:2: bad",
         "Next: Mend.",
     ]
