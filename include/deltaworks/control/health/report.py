@@ -204,6 +204,7 @@ def _evaluate_facts(
         kind=subject.kind,
         name=subject.argument,
         now=now,
+        dag=subject.dag_id,
         paused=paused(subject.dag_id),
         previous=previous_verdict,
         limits=subject.limits,

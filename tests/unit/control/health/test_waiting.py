@@ -54,6 +54,24 @@ def reports(catalog: Catalog) -> dict[str, Report]:
     return {item.subject.name: item for item in found}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "failed", "error": {"condition": "JOB_FAILED", "message": "?", "retryable": False}},
+        {"state": "ended", "written_at": "2020-01-01T00:00:00Z"},
+        {"state": "running", "written_at": "2020-01-01T00:00:00Z"},
+    ],
+    ids=["failed", "ended", "silent"],
+)
+def test_the_next_step_names_the_dag_that_runs_the_stream(catalog: Catalog, changes: dict[str, str]) -> None:
+    run_streams(open_objects(catalog.environment.lake), "s0", "g0", **changes)
+
+    shown = reports(catalog)
+
+    assert "the DAG s0__stream" in shown["s0"].verdict.next_step
+    assert "the DAG small__stream_group" in shown["g0"].verdict.next_step
+
+
 def test_the_ninth_stream_waits_for_a_slot(catalog: Catalog) -> None:
     objects = open_objects(catalog.environment.lake)
     run_streams(objects, *(f"s{number}" for number in range(7)))
