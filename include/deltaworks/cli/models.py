@@ -27,11 +27,11 @@ def list_gold(pipeline: PipelineArgument) -> Listing:
     """List the gold tables of a pipeline: built, failing since when with the error, or stale."""
     spec, objects = catalog().pipeline(pipeline), open_objects(catalog().environment.lake)
     listing = Listing(("table", "state", "up to date", "max age", "since", "error", "next step"), layout="blocks")
-    for name, found in gold_states(objects, spec, now=utc_now()).items():
-        since = found.failing_since or (found.stale_at if found.state == "stale" else None)
-        age = "" if found.max_age_minutes is None else f"{found.max_age_minutes:g} min"
-        fresh_at = timestamp_cell(found.fresh_at)
-        listing.add(name, found.state, fresh_at, age, timestamp_cell(since), found.error, found.next_step)
+    for name, table in gold_states(objects, spec, now=utc_now()).items():
+        since = table.failing_since or (table.stale_at if table.state == "stale" else None)
+        age = "" if table.max_age_minutes is None else f"{table.max_age_minutes:g} min"
+        fresh_at = timestamp_cell(table.fresh_at)
+        listing.add(name, table.state, fresh_at, age, timestamp_cell(since), table.error, table.next_step)
     return listing
 
 

@@ -67,14 +67,14 @@ def _gold_state(
         stale_at = fresh_at + dt.timedelta(minutes=max_age_minutes)
     is_stale = stale_at is not None and now > stale_at
     state = "never built" if fresh_at is None else "built" if stale_at is None else "stale" if is_stale else "fresh"
-    found = GoldState(state=state, fresh_at=fresh_at, stale_at=stale_at, max_age_minutes=max_age_minutes)
+    built = GoldState(state=state, fresh_at=fresh_at, stale_at=stale_at, max_age_minutes=max_age_minutes)
     # The stream retries a table that it cannot refresh; a scheduled build records its failure in the lake.
     failure = stream_failure or record
     failing_since = _instant(failure.get("failing_since") or failure.get("since"))
     if failing_since is None:
-        return found
+        return built
     return replace(
-        found,
+        built,
         state="failing",
         failing_since=failing_since,
         error=f"[{failure.get('condition')}] {failure.get('message')}",

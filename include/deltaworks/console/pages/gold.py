@@ -117,7 +117,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
     states = gold_states(context.objects, spec, now=context.now)
     rows = []
     for table in spec.gold.tables:
-        found = states[table.name]
+        state_now = states[table.name]
         health: TableSummary | None = measured.get(table.name)
         subject = f"{pipeline}.{table.name}"
         rows.append(
@@ -126,17 +126,17 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 name=table.name,
                 description=table.description,
                 reads=tuple(table.reads),
-                state=found.state,
-                fresh_at=found.fresh_at,
-                stale_at=found.stale_at,
-                max_age_minutes=found.max_age_minutes,
+                state=state_now.state,
+                fresh_at=state_now.fresh_at,
+                stale_at=state_now.stale_at,
+                max_age_minutes=state_now.max_age_minutes,
                 refresh_seconds=table.refresh_seconds,
                 rows=health.rows if health else None,
                 bytes=health.bytes if health else None,
                 score=health.score if health else None,
-                failing_since=found.failing_since,
-                error=found.error,
-                next_step=found.next_step,
+                failing_since=state_now.failing_since,
+                error=state_now.error,
+                next_step=state_now.next_step,
                 alerts=tuple(cause for cause, subjects in alert_subjects.items() if subject in subjects),
             )
         )
