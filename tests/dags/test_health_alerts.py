@@ -353,6 +353,7 @@ def test_a_failed_task_raises_an_alert_that_its_next_success_resolves(objects: L
     assert alert.subject == "games__maintenance.vacuum_tables"
     assert "[DELTA_CONFLICT] Lost. Next: Again." in alert.summary
     assert alert.detail["condition"] == "DELTA_CONFLICT"
+    assert alert.detail["next_step"] == "Again."
 
     assert last_success(objects, "games__maintenance", now=NOW) == NOW
     assert record_success(objects, context_of(objects))

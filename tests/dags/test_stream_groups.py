@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.restarts import MAX_CHARACTERS, due_notes, hung_reports, run_note, write_notes
+from deltaworks.airflow.restarts import (
+    MAX_CHARACTERS,
+    due_notes,
+    hung_reports,
+    run_note,
+    start_first_snapshots,
+    write_notes,
+)
+from deltaworks.airflow_client.api import Dag
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import Report, Subject
@@ -199,3 +207,22 @@ def test_every_note_goes_to_its_run() -> None:
     write_notes(notes, airflow)  # type: ignore[arg-type]
 
     assert airflow.notes == notes != []
+
+
+def test_the_first_snapshot_of_tables_is_one_run_a_day_of_that_step_alone() -> None:
+    started: dict[tuple[str, str], Any] = {}
+
+    class Airflow:
+        def dag(self, dag_id: str) -> Dag | None:
+            is_paused = dag_id.startswith("paused")
+            return None if dag_id.startswith("new") else Dag(dag_id, is_paused, (), has_import_errors=False)
+
+        def trigger(self, dag_id: str, *, run_id: str, conf: Any, note: str) -> None:
+            started[dag_id, run_id] = conf
+
+    for minute in (0, 10, 20):
+        names = start_first_snapshots(["games", "paused", "new"], Airflow(), now=NOW + timedelta(minutes=minute))  # type: ignore[arg-type]
+        assert names == ["games"]
+
+    run = f"first_snapshot__{NOW:%Y-%m-%d}"
+    assert started == {("games__maintenance", run): {"steps": ["snapshot_health"]}}

@@ -116,6 +116,7 @@ class CheckStreamsOperator(BaseOperator):
         unhealthy = [item.verdict for item in reports if item.verdict.is_unhealthy]
         self._alert(context, catalog, objects, reports)
         self._write_run_notes(catalog.environment, reports, previous)
+        self._measure_new_tables(catalog.environment, objects, reports)
         if unhealthy:
             raise _unhealthy_error(unhealthy)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
@@ -172,6 +173,26 @@ class CheckStreamsOperator(BaseOperator):
                 self.log.info("Stream runs get no notes: %s", error)
             else:
                 self.log.warning("Notes of stream runs could not be written: %s", error)
+
+    def _measure_new_tables(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
+        """Starts the first snapshot of tables, which would otherwise have no sizes before the first night.
+
+        It looks every ten minutes. Failures are logged: the night takes a snapshot too.
+        """
+        from deltaworks.airflow.restarts import start_first_snapshots
+        from deltaworks.control.clock import utc_now
+        from deltaworks.control.health.report import unmeasured_pipelines
+
+        now = utc_now()
+        if now.minute % 10:
+            return
+        try:
+            if missing := unmeasured_pipelines(reports, objects, now=now):
+                with airflow_api(environment, should_retry=False) as api:
+                    started = start_first_snapshots(missing, api, now=now)
+                self.log.info("Their tables are measured for the first time: %s", ", ".join(started) or "none")
+        except DeltaworksError as error:
+            self.log.info("The first snapshots of tables could not be started: %s", error)
 
     def _paused_lookup(self, context: Context, environment: EnvironmentSpec) -> PausedLookup:
         """Returns a look-up of paused DAGs: one request for all, or one for each DAG if the API is not reachable."""

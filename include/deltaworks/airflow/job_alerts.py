@@ -105,6 +105,7 @@ def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
             "run_id": ti.run_id,
             "try_number": ti.try_number,
             "condition": error.condition,
+            "next_step": error.hint,
         },
     )
 

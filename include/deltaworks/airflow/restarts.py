@@ -1,4 +1,5 @@
-"""Restarts hung streams and relays by clearing their task through Airflow's API, and writes notes on their runs.
+"""Restarts hung streams and relays by clearing their task through Airflow's API, writes notes on their runs, and starts
+the first snapshots of their tables.
 
 A process hangs if its heartbeat is stale although its task runs. Clearing the task kills the driver, which is safe at
 any time: the next try resumes. Restarts are limited per hour. A restart is recorded before it is made, so the limit
@@ -26,6 +27,8 @@ from deltaworks.control.health.verdicts import Verdict, describe_backlog, starti
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.operations.continuous_jobs import RunsApi, running_task
+from deltaworks.operations.dag_forms import form_of
+from deltaworks.operations.registry import get_operation
 
 if TYPE_CHECKING:
     from deltaworks.airflow_client.api import AirflowApi
@@ -45,6 +48,29 @@ class HungProcess:
     record_key: str
     max_restarts_per_hour: int
     startup_seconds: float = 180.0
+
+
+def start_first_snapshots(pipelines: Iterable[str], api: AirflowApi, *, now: datetime) -> list[str]:
+    """Starts the step of maintenance that measures the tables of pipelines; returns those with a run. The night does
+    it for a pipeline whose maintenance is paused.
+
+    At most one run a day and pipeline, also if it fails: the id of the run is that of the date.
+    """
+    operation = get_operation("snapshot_health")
+    started = []
+    for pipeline in pipelines:
+        dag = api.dag(operation.dag_id(pipeline))
+        if dag is None or dag.is_paused:
+            continue
+        conf = form_of(operation).select(operation, {})
+        api.trigger(
+            dag.dag_id,
+            run_id=f"first_snapshot__{now:%Y-%m-%d}",
+            conf=conf,
+            note="Started by the health check: no snapshot of the tables existed.",
+        )
+        started.append(pipeline)
+    return started
 
 
 def hung_reports(reports: Iterable[Report]) -> list[Report]:

@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Command] = {
     "tables": Command("Tables: health, held commits, pinned versions.", "deltaworks.cli.tables:app"),
     "files": Command("Landed objects: file events, batches and rows.", "deltaworks.cli.files:app"),
     "quarantine": Command("Quarantined rows: count, show, replay.", "deltaworks.cli.quarantine:app"),
-    "gold": Command("Gold tables of a pipeline."),
+    "gold": Command("Gold tables of a pipeline: state, builds.", "deltaworks.cli.models:gold"),
     "models": Command("Models: training runs and their evaluation.", "deltaworks.cli.models:app"),
     "sql": Command(
         "Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"

@@ -1,4 +1,6 @@
-"""`deltaworks models`: training runs of models and their evaluation."""
+"""`deltaworks models`: training runs of models and their evaluation; and `deltaworks gold list`, the tables that they
+read and write.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,31 @@ import typer
 
 from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
+from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.listing import Listing
+from deltaworks.control.listing import Listing, timestamp_cell
+from deltaworks.control.objects import open_objects
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.operations.gold import fold_listing
+from deltaworks.operations.gold import fold_listing, gold_states
 from deltaworks.specs.catalog import find_by_name
 
 app = typer.Typer(no_args_is_help=True)
+gold = typer.Typer(no_args_is_help=True)
+
+
+@gold.command("list")
+@listing_command
+def list_gold(pipeline: PipelineArgument) -> Listing:
+    """List the gold tables of a pipeline: built, failing since when with the error, or stale."""
+    spec, objects = catalog().pipeline(pipeline), open_objects(catalog().environment.lake)
+    listing = Listing(("table", "state", "up to date", "max age", "since", "error", "next step"), layout="blocks")
+    for name, table in gold_states(objects, spec, now=utc_now()).items():
+        since = table.failing_since or (table.stale_at if table.state == "stale" else None)
+        age = "" if table.max_age_minutes is None else f"{table.max_age_minutes:g} min"
+        fresh_at = timestamp_cell(table.fresh_at)
+        listing.add(name, table.state, fresh_at, age, timestamp_cell(since), table.error, table.next_step)
+    return listing
 
 
 @app.command("list")

@@ -125,7 +125,11 @@ def lake_status() -> CommandOutput:
     held, suspended = _held_listing(catalog, objects)
     open_alerts = [alert for alert in alerts(objects) if alert.state.is_open]
     parts: list[OutputPart] = [_stream_listing(reports, now)]
-    parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
+    parts += [
+        f"{item.subject.kind} {item.subject.name}: {item.verdict.next_step}"
+        for item in reports
+        if item.verdict.is_unhealthy
+    ]
     parts += [held] if held.cells else ["No table is held.", held]
     parts += [alert_listing(open_alerts)] if open_alerts else ["No alert is open.", alert_listing(())]
     # A missing alert channel does not change the exit code: the processes are healthy, and a person reads this output.

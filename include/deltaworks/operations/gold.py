@@ -5,20 +5,107 @@ A training can be repeated, to check that it is reproducible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import ENGINE_SECTION, Options, Positional, TableNames
 
 if TYPE_CHECKING:
-    import datetime as dt
-
+    from deltaworks.control.objects import ObjectStore
     from deltaworks.control.records.model import FoldReport, ModelRun
+    from deltaworks.specs.pipeline import PipelineSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldState:
+    """Whether a gold table is `failing`, `stale`, `never built`, `fresh`, or `built` without a declared age.
+
+    The last build that found the table up to date was at `fresh_at`. The declared age is exceeded at `stale_at`. Builds
+    fail since `failing_since` with `error`, whose next step is `next_step`.
+    """
+
+    state: str
+    fresh_at: dt.datetime | None
+    stale_at: dt.datetime | None
+    max_age_minutes: float | None
+    failing_since: dt.datetime | None = None
+    error: str = ""
+    next_step: str = ""
+
+
+def gold_states(objects: ObjectStore, spec: PipelineSpec, *, now: dt.datetime) -> dict[str, GoldState]:
+    """Returns the state of each gold table of a pipeline. A record that cannot be read counts as missing."""
+    stream_failures = _stream_failures(objects, spec.pipeline)
+    return {
+        table.name: _gold_state(
+            _build_record(objects, spec.pipeline, table.name),
+            stream_failures.get(table.name),
+            table.checks.max_age_minutes,
+            now,
+        )
+        for table in spec.gold.tables
+    }
+
+
+def _gold_state(
+    record: Mapping[str, Any], stream_failure: Mapping[str, Any] | None, max_age_minutes: float | None, now: dt.datetime
+) -> GoldState:
+    fresh_at = _instant(record.get("at"))
+    stale_at = None
+    if fresh_at is not None and max_age_minutes is not None:
+        stale_at = fresh_at + dt.timedelta(minutes=max_age_minutes)
+    is_stale = stale_at is not None and now > stale_at
+    state = "never built" if fresh_at is None else "built" if stale_at is None else "stale" if is_stale else "fresh"
+    built = GoldState(state=state, fresh_at=fresh_at, stale_at=stale_at, max_age_minutes=max_age_minutes)
+    # The stream retries a table that it cannot refresh; a scheduled build records its failure in the lake.
+    failure = stream_failure or record
+    failing_since = _instant(failure.get("failing_since") or failure.get("since"))
+    if failing_since is None:
+        return built
+    return replace(
+        built,
+        state="failing",
+        failing_since=failing_since,
+        error=f"[{failure.get('condition')}] {failure.get('message')}",
+        next_step=str(failure.get("hint") or ""),
+    )
+
+
+def _instant(value: Any) -> dt.datetime | None:
+    try:
+        return parse_iso(value)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _build_record(objects: ObjectStore, pipeline: str, table: str) -> dict[str, Any]:
+    """Returns the record of a table's last build; empty if there is none, or if it cannot be read."""
+    try:
+        item = objects.get(paths.gold_state(pipeline, table))
+        record = json.loads(item.data) if item else {}
+    except (DeltaworksError, ValueError, TypeError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _stream_failures(objects: ObjectStore, pipeline: str) -> dict[str, Mapping[str, Any]]:
+    """Returns the tables that the pipeline's stream cannot refresh at present, each with its error."""
+    try:
+        heartbeat = read_heartbeat(objects, paths.heartbeat(paths.pipeline_control(pipeline)))
+    except (DeltaworksError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {str(failure.get("table")): failure for failure in heartbeat.gold_failures} if heartbeat else {}
 
 
 class BuildOptions(Options):

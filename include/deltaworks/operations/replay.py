@@ -61,12 +61,13 @@ class ReplayOptions(FilterOptions):
 
 
 def list_rows(context: OperationContext, options: ListOptions) -> Report:
-    """Counts open rows by date, reason, event and declaration."""
-    counts = _quarantine(context).counts(build_filter(options), all_rows=options.all)
-    listing = Listing(("date", "reason", "event", "spec", "rows"))
+    """Counts open rows by date, reason, field, event and declaration."""
+    counts = _quarantine(context).counts(build_filter(options), all_rows=options.all, by_field=True)
+    listing = Listing(("date", "reason", "field", "event", "spec", "rows"))
     for row in counts:
         name = Cell(row["event_name"], row["event_name"] or "-")
-        listing.add(row["quarantine_date"], row["code"], name, row["spec_fingerprint"], row["rows"])
+        field = Cell(row["path"], row["path"] or "-")
+        listing.add(row["quarantine_date"], row["code"], field, name, row["spec_fingerprint"], row["rows"])
     return Report(parts=[listing] if counts else ["No open rows.", listing])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_text
+from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_text, parse_minute
 from deltaworks.rules.subjects import Labels, subject_of
 from deltaworks.specs.alert_rule import RuleSpec
 
@@ -71,6 +71,15 @@ class OpenAlerts:
         for by, episodes in self._group_by_storm_labels(unreported).items():
             decisions += self._raise_alerts(evaluation, minute, by, episodes)
         return decisions
+
+    def renewals(self, minute: int) -> list[tuple[AlertDecision, int]]:
+        """Returns decisions that raise every open alert again, which renews its text, each with the minute in which
+        the alert was raised.
+        """
+        return [
+            (AlertDecision("raise", minute, alert), parse_minute(alert.episode.rpartition("@")[2]))
+            for alert in self.by_subject.values()
+        ]
 
     def resolve_all(self, minute: int) -> list[AlertDecision]:
         """Returns decisions that resolve every open alert of a removed or changed rule."""

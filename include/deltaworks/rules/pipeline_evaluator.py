@@ -124,8 +124,8 @@ class PipelineEvaluator:
         except ContractError as error:
             if error.condition not in ("RULE_BROKEN", *DATA_FILE_CONDITIONS):
                 raise
-            problem = error.message if error.condition == "RULE_BROKEN" else f"{error.message} {error.hint}"
-            evaluator.report_not_evaluated(freshness, now, problem=problem)
+            repair = error.hint if error.condition in DATA_FILE_CONDITIONS else ""
+            evaluator.report_not_evaluated(freshness, now, problem=error.message, repair=repair)
             return False
         evaluator.is_current = True
         return True

@@ -80,11 +80,11 @@ class RuleAlerts:
             next_step="See the log of the DAG `rules` for the reason. The rule is judged again from now on.",
         )
 
-    def report_broken(self, problem: str, now: dt.datetime) -> list[AlertEvent]:
-        """Returns events that raise RULE_BROKEN: the rule's SQL fails."""
-        return self._raise(
-            BROKEN, problem, now, next_step="Fix the SQL of the rule, then run `deltaworks pipelines check`."
-        )
+    def report_broken(self, problem: str, now: dt.datetime, *, next_step: str = "") -> list[AlertEvent]:
+        """Returns events that raise RULE_BROKEN: the rule's SQL fails, or a data file, whose repair is `next_step`."""
+        fix = "Fix the SQL of the rule, then run `deltaworks pipelines check`."
+        summary = f"{problem} Next: {next_step}" if next_step else problem
+        return self._raise(BROKEN, summary, now, next_step=next_step or fix)
 
     def report_working(self, now: dt.datetime) -> list[AlertEvent]:
         """Returns events that resolve RULE_BROKEN: the rule's SQL succeeded."""

@@ -22,7 +22,7 @@ from deltaworks.rules.baselines import Baselines
 from deltaworks.rules.evaluation import Episode, RuleEvaluation, minute_of, minute_start, parse_minute
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import alert_event
-from deltaworks.rules.open_alerts import OpenAlerts
+from deltaworks.rules.open_alerts import AlertDecision, OpenAlerts
 from deltaworks.rules.rule_alerts import RuleAlerts, deliver, unknown_after, waiting_problem
 from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_record
@@ -32,6 +32,8 @@ from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 #: Maximum number of minutes that are evaluated after an outage. Older minutes count as unknown.
 CATCH_UP_MINUTES = 360
 _CATCH_UP_STEPS = 30
+#: Minutes between new texts of an alert that stays open.
+_RENEWAL_MINUTES = 5
 #: From this hour (UTC) the baseline of the next date is built.
 _BASELINE_HOUR = 22
 
@@ -140,14 +142,14 @@ class RuleEvaluator:
                 evaluation, minute_rows.minute, _InhibitorLookup(self.rule, inhibitors), may_raise=is_live
             ):
                 annotations = self._recent_annotations(decision.minute) if decision.kind == "raise" else ()
-                record = alert_event(
-                    decision,
-                    evaluation,
-                    reads=freshness.labels,
-                    data_until=_format_time(freshness.newest_at),
-                    annotations=annotations,
-                )
-                outbox.append(record)
+                outbox.append(self._firing_event(decision, evaluation, freshness, annotations))
+        if is_live and _is_renewal_due(due, self.rule.step_minutes):
+            raised = {event.subject for event in outbox}
+            outbox += [
+                self._firing_event(decision, evaluation, freshness, self._recent_annotations(alert_minute))
+                for decision, alert_minute in open_alerts.renewals(due.last)
+                if decision.alert.subject not in raised
+            ]
         outbox += rule_alerts.check_width(widest if widest > MAX_LABEL_SETS else 0, now)
         outbox += rule_alerts.report_working(now)
         new_state = state.with_evaluation(evaluation, ended, list(open_alerts.by_subject.values()))
@@ -161,17 +163,22 @@ class RuleEvaluator:
         self._evaluation = evaluation
         self.deliver()
 
-    def report_not_evaluated(self, freshness: InputFreshness, now: dt.datetime, *, problem: str = "") -> None:
+    def report_not_evaluated(
+        self, freshness: InputFreshness, now: dt.datetime, *, problem: str = "", repair: str = ""
+    ) -> None:
         """Raises alerts about the rule itself when no minute can be evaluated: stale data or failing SQL.
+
+        Args:
+            repair: the next step for a problem that is not in the rule's SQL.
 
         Raises:
             ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
         """
         state, outbox = self._starting_state()
         rule_alerts = self._rule_alerts(state)
-        new_state = state.replace(problem=problem, waiting=False)
+        new_state = state.replace(problem=f"{problem} {repair}".rstrip(), waiting=False)
         if problem:
-            outbox += rule_alerts.report_broken(problem, now)
+            outbox += rule_alerts.report_broken(problem, now, next_step=repair)
         elif freshness.missing or not self._is_within_bound(freshness.newest_at, now):
             new_state, events = self._waiting(new_state, rule_alerts, freshness, now)
             outbox += events
@@ -275,6 +282,16 @@ class RuleEvaluator:
             self._baselines.ensure(connection, date, [episode_from_record(record) for record in state.episodes])
             date += dt.timedelta(days=1)
 
+    def _firing_event(
+        self,
+        decision: AlertDecision,
+        evaluation: RuleEvaluation,
+        freshness: InputFreshness,
+        annotations: Sequence[str],
+    ) -> AlertEvent:
+        data_until = _format_time(freshness.newest_at)
+        return alert_event(decision, evaluation, reads=freshness.labels, data_until=data_until, annotations=annotations)
+
     def _recent_annotations(self, minute: int) -> list[str]:
         return recent_annotation_lines(self._objects, self._pipeline, minute_start(minute))
 
@@ -320,3 +337,8 @@ class _InhibitorLookup:
 
 def _format_time(at: dt.datetime | None) -> str:
     return "" if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_renewal_due(due: DueMinutes, step_minutes: int) -> bool:
+    """Returns whether the minutes reach a multiple of _RENEWAL_MINUTES, so that a catch-up renews texts once."""
+    return due.last // _RENEWAL_MINUTES > (due.first - step_minutes) // _RENEWAL_MINUTES

@@ -40,11 +40,22 @@ def test_open_rows_are_counted_by_reason_and_event(harness: ReplayHarness) -> No
     assert line.split() == [
         "2023-11-14",
         "type_mismatch",
+        "level",
         "order",
         spec("int").fingerprint(),
         "3",
     ]
     assert "No open rows" in run("list", "shop", "--event", "login").output
+
+
+def test_the_listing_names_the_field_of_each_reason(harness: ReplayHarness) -> None:
+    harness.ingest(spec("int"), b'{"name": "order", "level": 1}', b'{"name": "order", "level": 2}')
+
+    counted = {(row["reason"], row["field"]): row["rows"] for row in json.loads(run("list", "shop", "--json").output)}
+
+    assert counted["missing_required", "time"] == 2
+    assert counted["type_mismatch", "level"] == 3
+    assert counted["malformed", ""] == 1
 
 
 def test_a_row_is_shown_with_its_reasons_and_its_raw_value(harness: ReplayHarness) -> None:

@@ -198,6 +198,16 @@ def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects,
     assert [line for line in shown.stdout.splitlines() if line.startswith("    Next: ")]
 
 
+def test_a_member_of_a_group_is_named_with_the_dag_that_runs_it(objects: LocalObjects, tmp_path: Path) -> None:
+    table = declare_table("events", "device string")
+    write_project(tmp_path, declare_pipeline(table, pipeline="orders", stream_group="small"))
+    write_heartbeat(objects, "orders", seconds_ago=3_600)
+
+    for shown in (status().stdout, status("--all").stdout):
+        assert "orders__stream" not in shown.replace("orders__stream/r/ingest/1", "the run")
+        assert "the DAG small__stream_group" in " ".join(shown.split())
+
+
 def test_a_stopped_stream_is_healthy(objects: LocalObjects) -> None:
     write_heartbeat(objects, "orders", seconds_ago=9_000, state="ended")
     StopFlag(objects, paths.stop_request("control/pipelines/orders")).set(by="ada", reason="upgrade")

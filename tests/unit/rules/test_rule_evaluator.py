@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.alerts.raising import read_alert
+from deltaworks.alerts.raising import alerts, read_alert
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.rules import rule_alerts, rule_evaluator
 from deltaworks.rules.annotations import annotate
+from deltaworks.rules.messages import format_number
 from deltaworks.rules.stored_state import RuleState
 from deltaworks.tables.lake import Lake
 from tests.unit.rules.rule_harness import RATE, START, RuleHarness, minute_row, rules_project
@@ -51,6 +52,32 @@ def test_an_episode_notifies_when_it_fires_and_ends(harness: RuleHarness) -> Non
     assert (raised.detail["began"], raised.detail["fired"]) == ("2026-03-02T10:05Z", "2026-03-02T10:07Z")
     assert raised.detail["reads"] == ["errors_minute (gold)"]
     assert harness.notifications()[1].detail["episode"] == raised.detail["episode"]
+
+
+def test_the_text_of_an_alert_is_renewed_while_it_fires_without_a_notification(harness: RuleHarness) -> None:
+    harness.append_rates([WELL] * 5 + [BAD] * 4)
+    for minute in range(9):
+        harness.evaluate_at(minute + LAG)
+
+    def told() -> tuple[str, str]:
+        (alert,) = [alert for alert in alerts(harness.objects) if alert.cause == "RULE_FIRING"]
+        assert alert.state.is_open
+        return alert.summary, str(alert.detail["minute"])
+
+    first, _ = told()
+    harness.append_rates([3 * BAD] * 7, first=9)
+    for minute in range(9, 16):
+        harness.evaluate_at(minute + LAG)
+    renewed, minute_told = told()
+
+    assert f"at {format_number(BAD)}" in first
+    assert f"at {format_number(3 * BAD)}" in renewed
+    assert "Out of bounds since 2026-03-02T10:05Z" in renewed
+    assert minute_told == "2026-03-02T10:10Z"
+    assert harness.sent() == [("raised", "shop.rate{cdn=a}")]
+    harness.append_rates([WELL] * 10, first=16)
+    harness.evaluate_at(25 + LAG)
+    assert [kind for kind, _ in harness.sent()] == ["raised", "resolved"]
 
 
 def test_an_outage_of_twenty_minutes_changes_no_episode(tmp_path: Path) -> None:
@@ -300,9 +327,11 @@ def test_a_damaged_file_is_told_with_its_repair_and_ends_no_evaluation(
     harness.evaluate_at(5 + LAG)
 
     assert harness.sent("RULE_BROKEN") == [("raised", "shop.rate")]
-    summary = harness.notifications("RULE_BROKEN")[0].summary
-    assert f"shop.errors_minute: data file {file.name} " in summary
-    assert "`deltaworks recover files shop errors_minute`" in summary
+    told = harness.notifications("RULE_BROKEN")[0]
+    assert f"shop.errors_minute: data file {file.name} " in told.summary
+    assert "`deltaworks recover files shop errors_minute" in str(told.detail["next_step"])
+    assert told.summary.endswith(f" Next: {told.detail['next_step']}")
+    assert "SQL" not in str(told.detail["next_step"])
 
     file.write_bytes(content)
     harness.evaluate_at(8 + LAG)

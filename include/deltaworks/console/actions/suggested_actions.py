@@ -21,6 +21,8 @@ from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.dag_ids import split_dag_id
 
 _SEPARATORS: Final = re.compile(r"[ .:/]+")
+#: A command in a next step that repairs a damaged data file.
+_REPAIR: Final = re.compile(r"`(deltaworks recover files [^`]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,17 @@ _ACTIONS_BY_DAG_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 
 
-def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
+def suggest_action(cause: str, subject: str, next_step: str = "") -> SuggestedAction | None:
     """Returns the action for a cause, or None.
 
     Args:
         subject: as named by alerts and verdicts: `stream games`, `games.events`, `games__gold`.
+        next_step: text whose repair of a damaged data file goes before the action of the cause, which would fail again.
     """
+    return _repair_action(subject, next_step) if _REPAIR.search(next_step) else _action_of_cause(cause, subject)
+
+
+def _action_of_cause(cause: str, subject: str) -> SuggestedAction | None:
     words = [word for word in _SEPARATORS.split(subject) if word]
     if not words:
         return None
@@ -121,6 +128,20 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     )
 
 
+def _repair_action(subject: str, next_step: str) -> SuggestedAction | None:
+    """Returns the first command of a next step that repairs a data file as an action.
+
+    If the step leaves pipeline and table open, the form is that of the subject's pipeline.
+    """
+    for command in _REPAIR.findall(next_step):
+        if path := command_form_path(command):
+            return SuggestedAction("recover files", path)
+    kind, name, _ = _parse_subject([word for word in _SEPARATORS.split(subject) if word] or [""])
+    kinds = {split_dag_id(one.dag_id(name))[1] for one in OPERATIONS.values() if one.scope == "pipeline"}
+    is_pipeline = name and kind in {"stream", "pipeline", "feeds", *kinds}
+    return SuggestedAction("recover files", form_path("recover_files", name)) if is_pipeline else None
+
+
 def details_link(cause: str, subject: str) -> SuggestedAction:
     """Returns a link to the console page with details, for causes without an action."""
     words = [word for word in _SEPARATORS.split(subject) if word]
@@ -133,9 +154,9 @@ def details_link(cause: str, subject: str) -> SuggestedAction:
     return SuggestedAction("show the alert", f"/alerts?{urlencode({'only': subject})}")
 
 
-def issue_actions(cause: str, subject: str, pipeline: str) -> tuple[SuggestedAction, ...]:
+def issue_actions(cause: str, subject: str, pipeline: str, next_step: str = "") -> tuple[SuggestedAction, ...]:
     """Returns the action of an issue, or a link with details, and the pages of its stream."""
-    actions = [suggest_action(cause, subject) or details_link(cause, subject)]
+    actions = [suggest_action(cause, subject, next_step) or details_link(cause, subject)]
     if pipeline:
         actions.append(SuggestedAction("show the stream", f"/streams/{quote(pipeline, safe='')}"))
     return tuple(dict.fromkeys(actions))

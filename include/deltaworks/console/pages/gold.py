@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant, read_or_none
+from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows, read_summary
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.errors import DeltaworksError
+from deltaworks.operations.gold import gold_states
 
 _GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRow:
-    """A gold table. Its state is `failing`, `stale`, `never built`, `fresh`, or `built` without a declared age.
-
-    The last build that found the table up to date was at `fresh_at`. The declared age is exceeded at `stale_at`. Builds
-    fail since `failing_since` with `error`, whose next step is `next_step`. Only open alerts are listed.
-    """
+    """A gold table with its state, see `GoldState`. Only open alerts are listed."""
 
     pipeline: str
     name: str
@@ -119,16 +113,11 @@ def _subjects(context: PageContext, cause: str) -> set[str]:
 def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
     summary = read_summary(context, TablesSummary, tables_summary(pipeline)).summary
     measured = {table.name: table for table in summary.tables} if summary else {}
-    stream_failures = _stream_failures(context, pipeline)
+    spec = context.catalog.pipelines[pipeline]
+    states = gold_states(context.objects, spec, now=context.now)
     rows = []
-    for table in context.catalog.pipelines[pipeline].gold.tables:
-        record = _record(context, pipeline, table.name)
-        fresh_at = parse_instant(record.get("at"))
-        # The stream retries a table that it cannot refresh; a scheduled build records its failure in the lake.
-        failure = stream_failures.get(table.name) or record
-        failing_since = parse_instant(failure.get("failing_since") or failure.get("since"))
-        max_age_minutes = table.checks.max_age_minutes
-        stale_at = fresh_at + timedelta(minutes=max_age_minutes) if fresh_at and max_age_minutes is not None else None
+    for table in spec.gold.tables:
+        state_now = states[table.name]
         health: TableSummary | None = measured.get(table.name)
         subject = f"{pipeline}.{table.name}"
         rows.append(
@@ -137,45 +126,21 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 name=table.name,
                 description=table.description,
                 reads=tuple(table.reads),
-                state="failing" if failing_since else _state(fresh_at, stale_at, context.now),
-                fresh_at=fresh_at,
-                stale_at=stale_at,
-                max_age_minutes=max_age_minutes,
+                state=state_now.state,
+                fresh_at=state_now.fresh_at,
+                stale_at=state_now.stale_at,
+                max_age_minutes=state_now.max_age_minutes,
                 refresh_seconds=table.refresh_seconds,
                 rows=health.rows if health else None,
                 bytes=health.bytes if health else None,
                 score=health.score if health else None,
-                failing_since=failing_since,
-                error=f"[{failure.get('condition')}] {failure.get('message')}" if failing_since else "",
-                next_step=str(failure.get("hint") or "") if failing_since else "",
+                failing_since=state_now.failing_since,
+                error=state_now.error,
+                next_step=state_now.next_step,
                 alerts=tuple(cause for cause, subjects in alert_subjects.items() if subject in subjects),
             )
         )
     return rows
-
-
-def _record(context: PageContext, pipeline: str, table: str) -> dict[str, Any]:
-    """Returns the record of a table's last build; empty if there is none, or if it cannot be read."""
-    try:
-        item = context.objects.get(paths.gold_state(pipeline, table))
-        record = json.loads(item.data) if item else {}
-    except (DeltaworksError, ValueError, TypeError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _stream_failures(context: PageContext, pipeline: str) -> dict[str, dict[str, Any]]:
-    """Returns the tables that the pipeline's stream cannot refresh at present, each with its error."""
-    heartbeat = read_or_none(lambda: read_heartbeat(context.objects, paths.heartbeat(paths.pipeline_control(pipeline))))
-    return {str(failure.get("table")): failure for failure in heartbeat.gold_failures} if heartbeat else {}
-
-
-def _state(fresh_at: datetime | None, stale_at: datetime | None, now: datetime) -> str:
-    if fresh_at is None:
-        return "never built"
-    if stale_at is None:
-        return "built"
-    return "stale" if now > stale_at else "fresh"
 
 
 PAGES = (

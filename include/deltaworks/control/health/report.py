@@ -10,13 +10,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from deltaworks.control import paths
 from deltaworks.control.background import map_concurrently
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, StopFlag, StopRequest, group_stop_flag, read_heartbeat
-from deltaworks.control.health.limits import Finding, HealthLimits, InputRate, format_duration, read_input_rate
+from deltaworks.control.health.limits import (
+    Finding,
+    HealthLimits,
+    InputRate,
+    age_seconds,
+    format_duration,
+    read_input_rate,
+)
 from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.health.verdicts import (
     SubjectKind,
@@ -37,6 +44,8 @@ from deltaworks.specs.shares import RELAY_POOL
 
 #: Causes of verdicts on processes that have no run.
 _NOT_STARTING = frozenset({"NEVER_STARTED", "BETWEEN_RUNS", "NOT_RESTARTED"})
+#: Seconds of a stream's run after which its tables are measured for the first time.
+MEASURED_AFTER_SECONDS: Final = 600.0
 PausedLookup = Callable[[str], bool | None]
 
 
@@ -204,6 +213,7 @@ def _evaluate_facts(
         kind=subject.kind,
         name=subject.argument,
         now=now,
+        dag=subject.dag_id,
         paused=paused(subject.dag_id),
         previous=previous_verdict,
         limits=subject.limits,
@@ -274,6 +284,19 @@ def _with_waiting_cause(
         return item
     finding = Finding("unhealthy", "WAITS_FOR_SLOT", use.describe(item.subject.dag_id), use.next_step)
     return dataclasses.replace(item, verdict=dataclasses.replace(item.verdict, **dataclasses.asdict(finding)))
+
+
+def unmeasured_pipelines(reports: Iterable[Report], objects: ObjectStore, *, now: datetime) -> list[str]:
+    """Returns the pipelines without a snapshot of their tables whose stream has run and landed for a while."""
+    return [
+        item.subject.name
+        for item in reports
+        if item.subject.kind == "stream"
+        and item.heartbeat is not None
+        and item.heartbeat.batch_id is not None
+        and age_seconds(item.heartbeat.started_at, now) >= MEASURED_AFTER_SECONDS
+        and objects.etag(paths.tables_summary(item.subject.name)) is None
+    ]
 
 
 def invalid_spec_reports(

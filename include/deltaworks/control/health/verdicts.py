@@ -31,10 +31,11 @@ from deltaworks.control.health.limits import (
 )
 from deltaworks.control.health.throughput import Throughput, describe_quarantine_excess
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.dag_ids import dag_id
 
 
 def finding_of_unstarted(
-    name: str, stop: StopRequest | None, paused: bool | None, missing_seconds: float, limits: HealthLimits
+    name: str, stop: StopRequest | None, paused: bool | None, missing_seconds: float, limits: HealthLimits, *, dag: str
 ) -> Finding:
     """Returns the finding for a stream that has never written a heartbeat."""
     if stop is not None:
@@ -44,7 +45,7 @@ def finding_of_unstarted(
     detail = f"No heartbeat has been written; missing for {format_duration(missing_seconds)}."
     if missing_seconds <= limits.grace_seconds:
         return Finding("starting", "NEVER_STARTED", detail)
-    return Finding("unhealthy", "NEVER_STARTED", detail, "Open the log of the last run of its DAG.")
+    return Finding("unhealthy", "NEVER_STARTED", detail, f"Open the log of the last run of the DAG {dag}.")
 
 
 def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
@@ -53,11 +54,11 @@ def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
     return Finding("stopped", "STOP_REQUESTED", detail, stop.restart_command(name))
 
 
-def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
+def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits, *, dag: str) -> Finding:
     """Returns the finding for a stream whose heartbeat reports its end or is too old."""
     if heartbeat.state == "failed":
-        return _failed(heartbeat, silent_seconds, limits)
-    return _ended(silent_seconds, limits) if heartbeat.state == "ended" else _stale(heartbeat, silent_seconds)
+        return _failed(heartbeat, silent_seconds, limits, dag)
+    return _ended(silent_seconds, limits, dag) if heartbeat.state == "ended" else _stale(heartbeat, silent_seconds, dag)
 
 
 def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) -> Finding:
@@ -85,17 +86,17 @@ def finding_of_last_run(name: str) -> Finding:
     )
 
 
-def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
+def _failed(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits, dag: str) -> Finding:
     error = heartbeat.error or {}
     condition = str(error.get("condition", "FAILED"))
     detail = f"It failed {format_duration(silent_seconds)} ago{_error_suffix(heartbeat)}."
     if error.get("retryable", True) and silent_seconds <= limits.grace_seconds:
         return Finding("starting", condition, detail + " It is being restarted.")
-    hint = str(error.get("hint") or "Open the log of the last run of its DAG.")
+    hint = str(error.get("hint") or f"Open the log of the last run of the DAG {dag}.")
     return Finding("unhealthy", condition, detail, hint)
 
 
-def _ended(silent_seconds: float, limits: HealthLimits) -> Finding:
+def _ended(silent_seconds: float, limits: HealthLimits, dag: str) -> Finding:
     if silent_seconds <= limits.grace_seconds:
         return Finding(
             "starting",
@@ -106,18 +107,18 @@ def _ended(silent_seconds: float, limits: HealthLimits) -> Finding:
         "unhealthy",
         "NOT_RESTARTED",
         f"Its run ended {format_duration(silent_seconds)} ago, and no new run has started.",
-        "Check that its DAG is not paused, its pool has a free slot and the scheduler is running.",
+        f"Check that the DAG {dag} is not paused, its pool has a free slot and the scheduler is running.",
     )
 
 
-def _stale(heartbeat: Heartbeat, silent_seconds: float) -> Finding:
+def _stale(heartbeat: Heartbeat, silent_seconds: float, dag: str) -> Finding:
     return Finding(
         "unhealthy",
         "HEARTBEAT_STALE",
         f"Its last heartbeat is {format_duration(silent_seconds)} old (process {heartbeat.pid} on {heartbeat.host}, "
         f"run {heartbeat.run}).",
-        "If its task is running, clear it: the stream resumes where it was. Otherwise check the scheduler and "
-        "the pool.",
+        f"If the task of the DAG {dag} is running, clear it: the stream resumes where it was. Otherwise check the "
+        "scheduler and the pool.",
     )
 
 
@@ -334,6 +335,7 @@ def evaluate_health(
     kind: SubjectKind,
     name: str,
     now: datetime,
+    dag: str = "",
     paused: bool | None = None,
     previous: Verdict | None = None,
     limits: HealthLimits | None = None,
@@ -343,23 +345,24 @@ def evaluate_health(
     """Evaluates one relay or stream.
 
     Args:
+        dag: the DAG that runs it; without it, the DAG of its name and kind.
         paused: whether its DAG is paused; None if unknown.
         previous: the verdict of the last check, for `since`, the last input, and the grace period before the first
             heartbeat.
         input_rate: usual input by hour of the day, if known.
         throughput: recent throughput of the stream, if known.
     """
-    limits = limits or HealthLimits()
+    limits, dag = limits or HealthLimits(), dag or dag_id(name, kind)
     up_seconds = _up_seconds(now)
     if heartbeat is None:
         missing_seconds = min(_missing_seconds(previous, now), up_seconds)
-        finding = finding_of_unstarted(name, stop, paused, missing_seconds, limits)
+        finding = finding_of_unstarted(name, stop, paused, missing_seconds, limits, dag=dag)
         return _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
     is_dead = not is_live(heartbeat, limits, now)
     last_input = _last_input(heartbeat, previous, kind)
     if is_dead or stop is not None:
         finding = _not_running(
-            heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead, previous=previous
+            heartbeat, stop, name, now, dag=dag, paused=paused, limits=limits, is_dead=is_dead, previous=previous
         )
     else:
         finding = finding_of_live(heartbeat, now, limits, last_input=last_input, input_rate=input_rate)
@@ -403,6 +406,7 @@ def _not_running(
     name: str,
     now: datetime,
     *,
+    dag: str,
     paused: bool | None,
     limits: HealthLimits,
     is_dead: bool,
@@ -423,7 +427,7 @@ def _not_running(
         return Finding("starting", "BETWEEN_RUNS", detail)
     if _is_starting_again(heartbeat, previous, now, paused=paused, limits=limits):
         return Finding("starting", "BETWEEN_RUNS", "It was started again; the heartbeat is still that of its last run.")
-    return finding_of_dead(heartbeat, age, limits)
+    return finding_of_dead(heartbeat, age, limits, dag=dag)
 
 
 #: Causes of verdicts on processes that nothing was meant to run.

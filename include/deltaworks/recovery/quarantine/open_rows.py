@@ -97,16 +97,24 @@ class Quarantine:
         self._connection.register(f"{name}_delta", rows)
         self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {name}_delta")
 
-    def counts(self, selection: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
+    def counts(
+        self, selection: QuarantineFilter, *, all_rows: bool = False, by_field: bool = False
+    ) -> list[dict[str, Any]]:
         """Counts rows by date, reason, event and spec fingerprint, highest counts first. A row counts once per
-        reason."""
+        reason.
+
+        Args:
+            by_field: count also by the `path` of the reason; a row then counts once per reason and field.
+        """
         condition, values = selection.condition()
+        path = "coalesce(r.path, '')" if by_field else "''"
         return self._rows(
-            "SELECT quarantine_date, code, event_name, spec_fingerprint, count(*) AS rows FROM ("
+            "SELECT quarantine_date, reason.code AS code, reason.path AS path, event_name, spec_fingerprint,"
+            "       count(*) AS rows FROM ("
             "  SELECT quarantine_date, event_name, spec_fingerprint,"
-            "         unnest(list_distinct(list_transform(reasons, lambda r: r.code))) AS code"
+            f"       unnest(list_distinct(list_transform(reasons, lambda r: {{code: r.code, path: {path}}}))) AS reason"
             f" FROM {_source(all_rows)} WHERE {condition}) AS each_"
-            " GROUP BY ALL ORDER BY rows DESC, quarantine_date, code, event_name",
+            " GROUP BY ALL ORDER BY rows DESC, quarantine_date, code, path, event_name",
             values,
         )
 

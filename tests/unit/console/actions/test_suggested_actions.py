@@ -16,11 +16,13 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.actions.suggested_actions import (
     SuggestedAction,
     command_form_path,
+    issue_actions,
     process_actions,
     suggest_action,
 )
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.errors.conditions import catalog
 from deltaworks.operations.registry import OPERATIONS
@@ -221,6 +223,30 @@ def test_a_stopped_process_can_be_started_and_a_running_one_stopped_or_restarted
 )
 def test_the_action_of_a_failing_stream_is_one_that_mends_it(cause: str, action: SuggestedAction | None) -> None:
     assert suggest_action(cause, "stream games") == action
+
+
+@pytest.mark.parametrize(
+    ("cause", "subject"),
+    [
+        ("JOB_FAILED", "games__gold.rebuild_gold"),
+        ("JOB_FAILED", "games__maintenance.optimize_tables"),
+        ("JOB_FAILED", "games__reprocess.reprocess"),
+        ("GOLD_REFRESH_FAILING", "games.events_per_hour"),
+        ("RULE_BROKEN", "games.crash_rate"),
+        ("FEED_STALE", "feeds games"),
+    ],
+)
+def test_the_action_of_a_failure_over_a_damaged_file_is_its_repair(cause: str, subject: str) -> None:
+    damaged = data_file_error(FileNotFoundError("Path does not exist: tables/games/purchase/part-0.parquet"))
+    unnamed = data_file_error(OSError("Parquet magic bytes not found in footer"), tables=("games.a", "games.b"))
+    assert damaged is not None
+    assert unnamed is not None
+
+    action = suggest_action(cause, subject, damaged.hint)
+
+    assert action == SuggestedAction("recover files", "/actions/recover_files/games?table=purchase")
+    assert issue_actions(cause, subject, "games", damaged.hint)[0] == action
+    assert suggest_action(cause, subject, unnamed.hint) == replace(action, path="/actions/recover_files/games")
 
 
 @pytest.mark.parametrize(

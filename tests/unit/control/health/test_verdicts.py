@@ -87,6 +87,10 @@ def test_a_stream_that_never_ran_has_a_grace_period_counted_over_checks() -> Non
     assert first.state == "starting"
     assert (later.state, later.cause, later.since) == ("unhealthy", "NEVER_STARTED", NOW)
     assert still.is_unhealthy
+    assert still.next_step == "Open the log of the last run of the DAG games__stream."
+    assert verdict_on(None, now=NOW + timedelta(seconds=240), previous=later, dag="small__stream_group").next_step == (
+        "Open the log of the last run of the DAG small__stream_group."
+    )
 
 
 def test_between_two_runs_it_is_starting_and_later_not_restarted() -> None:

@@ -9,8 +9,15 @@ import pytest
 
 from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter, StopFlag
-from deltaworks.control.health.report import Report, check_subjects, subjects, with_waiting_causes
+from deltaworks.control.health.report import (
+    Report,
+    check_subjects,
+    subjects,
+    unmeasured_pipelines,
+    with_waiting_causes,
+)
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.continuous_jobs import continuous_job, start_job
 from deltaworks.specs.catalog import Catalog
@@ -41,7 +48,7 @@ def spec(name: str, **options: str) -> PipelineSpec:
     return PipelineSpec.model_validate(declared | {"pipeline": name} | options)
 
 
-def run_streams(objects: ObjectStore, *names: str, **changes: str) -> None:
+def run_streams(objects: ObjectStore, *names: str, **changes: object) -> None:
     for name in names:
         key = paths.heartbeat(paths.pipeline_control(name))
         writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
@@ -52,6 +59,35 @@ def reports(catalog: Catalog) -> dict[str, Report]:
     objects = open_objects(catalog.environment.lake)
     found = with_waiting_causes(catalog, check_subjects(subjects(catalog), objects))
     return {item.subject.name: item for item in found}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "failed", "error": {"condition": "JOB_FAILED", "message": "?", "retryable": False}},
+        {"state": "ended", "written_at": "2020-01-01T00:00:00Z"},
+        {"state": "running", "written_at": "2020-01-01T00:00:00Z"},
+    ],
+    ids=["failed", "ended", "silent"],
+)
+def test_the_next_step_names_the_dag_that_runs_the_stream(catalog: Catalog, changes: dict[str, object]) -> None:
+    run_streams(open_objects(catalog.environment.lake), "s0", "g0", **changes)
+
+    shown = reports(catalog)
+
+    assert "the DAG s0__stream" in shown["s0"].verdict.next_step
+    assert "the DAG small__stream_group" in shown["g0"].verdict.next_step
+
+
+def test_tables_are_due_for_a_first_snapshot_once_their_stream_has_landed_for_a_while(catalog: Catalog) -> None:
+    objects = open_objects(catalog.environment.lake)
+    old = {"started_at": "2026-01-01T00:00:00+00:00", "batch_id": 1}
+    run_streams(objects, "s0", "s1", "g0", **old)
+    run_streams(objects, "s2", **old | {"started_at": utc_now().isoformat()})
+    run_streams(objects, "s3", **old | {"batch_id": None})
+    objects.put(paths.tables_summary("s1"), b"{}")
+
+    assert sorted(unmeasured_pipelines(reports(catalog).values(), objects, now=utc_now())) == ["g0", "s0"]
 
 
 def test_the_ninth_stream_waits_for_a_slot(catalog: Catalog) -> None:
