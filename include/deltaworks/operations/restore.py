@@ -232,7 +232,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
 
 
 def describe_lost(lost: tuple[LostCommit, ...]) -> str:
-    """Describes batches and replays with their rows in a short text."""
+    """Describes batches and replays with their rows in a short text; without rows if files of them were lost."""
     parts = []
     for kind, kinds in (("batch", "batches"), ("replay", "replays")):
         numbers = [share.number for share in lost if share.kind == kind]
@@ -240,7 +240,7 @@ def describe_lost(lost: tuple[LostCommit, ...]) -> str:
         if numbers:
             several = f"{len(numbers)} {kinds} of {numbers[0]}-{numbers[-1]}"
             span = several if len(numbers) > 1 else f"{kind} {numbers[0]}"
-            parts.append(f"{span}: {rows:,} row{'' if rows == 1 else 's'}")
+            parts.append(f"{span}: {rows:,} row{'' if rows == 1 else 's'}" if rows else span)
     return ", ".join(parts)
 
 

@@ -162,5 +162,6 @@ def test_lost_batches_are_described_by_their_number_and_their_rows() -> None:
         return tuple(LostCommit(kind=kind, generation=1, number=number, rows=rows, files=1) for number in numbers)
 
     assert describe_lost(lost(11)) == "batch 11: 1 row"
+    assert describe_lost(lost(11, rows=0)) == "batch 11"
     assert describe_lost(lost(11, 12, rows=18)) == "2 batches of 11-12: 36 rows"
     assert describe_lost((*lost(11), *lost(3, 4, kind="replay"))) == "batch 11: 1 row, 2 replays of 3-4: 2 rows"
