@@ -195,3 +195,15 @@ def test_a_slow_storage_with_many_keys_shows_a_page_in_the_end(lake: Lake) -> No
 
     shown = json.loads(lake.harness.get("/?format=json").text)
     assert "view" in shown
+
+
+@pytest.mark.parametrize("route", ["/", "/streams/games"])
+def test_of_processes_that_were_never_read_before_an_outage_nothing_is_said(lake: Lake, route: str) -> None:
+    lake.storage.failure = "nobody answers"
+
+    page = lake.read_page(route).text
+
+    assert "CONTROL_UNREADABLE" in page
+    assert "</span> unknown" in page
+    assert "</span> unhealthy" not in page
+    assert ">restart<" not in page

@@ -188,7 +188,7 @@ def process_actions(kind: str, name: str, state: str, suspended: Iterable[str] =
     Args:
         suspended: tables whose commits failed. Tables that a job holds go on by themselves when it ends.
     """
-    if kind not in ("stream", "relay"):
+    if kind not in ("stream", "relay") or state == "unknown":
         return ()
     operation = "control" if kind == "stream" else "control_relay"
     verbs = ("start",) if state in ("stopped", "paused") else ("restart", "stop")

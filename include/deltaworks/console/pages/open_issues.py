@@ -98,7 +98,7 @@ def open_issues(
     stored = [alert for alert in stored if not any(_is_over(item, alert) for item in reports)]
     shown = {(SILENT, need.subject) for need in issues}
     for item in reports:
-        if item.verdict.is_unhealthy and not _is_storage_outage(context, item):
+        if item.verdict.is_unhealthy and not is_storage_outage(context, item):
             same = [alert for alert in stored if _is_same_issue(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
             issues += _verdict_issues(item, verdicts, same)
@@ -160,7 +160,7 @@ def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
     )
 
 
-def _is_storage_outage(context: PageContext, item: Report) -> bool:
+def is_storage_outage(context: PageContext, item: Report) -> bool:
     """Returns whether a verdict says only that the storage does not answer, which the page's banner reports already."""
     return bool(context.objects.problem) and item.verdict.cause == UNREADABLE
 

@@ -13,7 +13,13 @@ from deltaworks.console.host import PendingApproval
 from deltaworks.console.page_context import PageContext, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadlines
-from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
+from deltaworks.console.pages.open_issues import (
+    OpenIssue,
+    health_checked_at,
+    is_storage_outage,
+    open_issues,
+    unhealthy_since,
+)
 from deltaworks.control import paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.processes import channel_warning, process_reports
@@ -23,7 +29,7 @@ from deltaworks.control.summaries.stream import recent_freshness
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.dag_ids import HEALTH_DAG
 
-_STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
+_STATE_ORDER = ("unhealthy", "unknown", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +38,9 @@ class ProcessRow:
 
     The health check first recorded the verdict at `since`; None if it has not yet. The oldest waiting input arrived at
     `waiting_since`, and the source deletes it at `source_expires_at`. Rows are those of the last hour; `rows_by_hour`
-        covers
-    the last 24 hours. Of the tables that are `held`, those that failed are `suspended`, and a person resumes them. The
-    delay from landing to bronze within the last hour is `bronze_p50_seconds` and
-    `bronze_p95_seconds`. The person may restart the process if `may_restart` is set.
+    covers the last 24 hours. Of the tables that are `held`, those that failed are `suspended`, and a person resumes
+    them. The delay from landing to bronze within the last hour is `bronze_p50_seconds` and `bronze_p95_seconds`. The
+    person may restart the process if `may_restart` is set. The state is `unknown` while the storage does not answer.
     """
 
     kind: str
@@ -189,15 +194,16 @@ def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdi
     time_left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
     fresh = read_or_none(lambda: recent_freshness(context.objects, subject.name, context.now)) if is_stream else None
+    is_unread = is_storage_outage(context, item)
     return ProcessRow(
         kind=subject.kind,
         name=subject.name,
         dag_id=subject.dag_id,
-        state=verdict.state,
+        state="unknown" if is_unread else verdict.state,
         cause=verdict.cause,
-        detail=verdict.detail,
-        next_step=verdict.next_step,
-        since=unhealthy_since(item, verdicts),
+        detail="Its records cannot be read now." if is_unread else verdict.detail,
+        next_step="" if is_unread else verdict.next_step,
+        since=None if is_unread else unhealthy_since(item, verdicts),
         heartbeat_at=parse_instant(heartbeat.written_at if heartbeat else None),
         waiting_since=parse_instant(heartbeat.oldest_pending_at if heartbeat else None),
         source_expires_at=None
