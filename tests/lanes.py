@@ -54,7 +54,8 @@ def _check(name: str, *command: str) -> Part:
 
 #: Folders of tests/unit by part; the rest of tests/unit is one more part.
 _UNIT = {
-    "unit/control": ("control", "privacy", "console", "tables", "cli"),
+    "unit/console": ("console", "tables", "cli"),
+    "unit/control": ("control", "privacy"),
     "unit/pipelines": ("pipelines", "rules", "models", "feeds", "remediation", "collector", "generator"),
     "unit/engine": ("engine", "gold", "maintenance", "mutations"),
     "unit/sources": ("sources",),
