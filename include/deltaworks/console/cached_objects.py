@@ -28,7 +28,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.specs.project_folder import declaration_state, project_root
+from deltaworks.specs.project_folder import DeclarationState, declaration_state, project_root
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -342,7 +342,7 @@ class CatalogCache:
         self._check_seconds = check_seconds
         self._lock = threading.Lock()
         self._catalog: Catalog | None = None
-        self._files: frozenset[tuple[str, int, int]] = frozenset()
+        self._files: DeclarationState = frozenset()
         self._checked_at = float("-inf")
 
     def current(self) -> Catalog:

@@ -103,6 +103,10 @@ class DeltaworksError(Exception):
         # The catalog is read for errors that are reported, not for those that are handled.
         return hint_for(self.condition)
 
+    def with_message(self, message: str, *, hint: str = "") -> Self:
+        """Returns the same error with another message, and with another hint if one is given."""
+        return type(self)(self.condition, message, hint=hint or self.hint, retryable=self.retryable)
+
     def __str__(self) -> str:
         return f"[{self.condition}] {self.message}" + (f" Next: {self.hint}" if self.hint else "")
 

@@ -247,12 +247,7 @@ def table_failure(table: str, error: Exception) -> DeltaworksError:
     converted = as_deltaworks_error(error)
     if re.search(rf"\b{table}\b", converted.message):
         return converted
-    failure = type(converted)(
-        converted.condition,
-        f"{table}: {converted.message}",
-        hint=converted.hint,
-        retryable=converted.retryable,
-    )
+    failure = converted.with_message(f"{table}: {converted.message}")
     failure.__cause__ = error
     return failure
 

@@ -232,9 +232,7 @@ def table_error(error: BaseException, *, pipeline: str, table: str) -> Deltawork
         return damaged or DeltaworksError("OPTIMIZE_FAILED", f"{table}: {converted.message}", retryable=True)
     if f"{table!r}" in converted.message or re.search(rf"(?:^|[ .]){table}[ :]", converted.message):
         return converted
-    return type(converted)(
-        converted.condition, f"{table}: {converted.message}", hint=converted.hint, retryable=converted.retryable
-    )
+    return converted.with_message(f"{table}: {converted.message}")
 
 
 log = logging.getLogger(__name__)

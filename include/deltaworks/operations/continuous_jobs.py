@@ -468,6 +468,4 @@ def _call_airflow(connect: Connect, request: Callable[[Airflow], None]) -> Delta
 
 def _partly_done_error(error: DeltaworksError, what_is_done: str, retry_hint: str) -> DeltaworksError:
     """Returns Airflow's error with a message about the completed part, and the hint to repeat the command."""
-    return type(error)(
-        error.condition, f"{what_is_done} {error.message}", hint=f"{error.hint} {retry_hint}", retryable=error.retryable
-    )
+    return error.with_message(f"{what_is_done} {error.message}", hint=f"{error.hint} {retry_hint}")

@@ -119,9 +119,8 @@ def _commit_info(lake: Lake, key: str, version: int, actions: list[Action]) -> C
 def _counted_metrics(actions: Iterable[Action]) -> dict[str, int]:
     """Returns the rows and files that a commit adds, from the statistics of its files, if it records no metrics."""
     files = [action["add"] for action in actions if action.get("add")]
-    try:
-        rows = [int(json.loads(file["stats"])["numRecords"]) for file in files]
-    except (ValueError, KeyError, TypeError):
+    rows = [count for file in files if isinstance(count := stats_of(file).get("numRecords"), int)]
+    if len(rows) < len(files):
         return {"numAddedFiles": len(files)}  # statistics are optional
     return {"numOutputRows": sum(rows), "numAddedFiles": len(files)} if files else {}
 

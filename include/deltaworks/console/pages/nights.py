@@ -114,13 +114,7 @@ def view(context: PageContext) -> Nights:
 
 def _task(task: NightTask) -> Mapping[str, Any]:
     """Returns a task as plain data. Results without work are marked, which the page folds."""
-    results = [
-        {
-            **to_dict(result),
-            "is_idle": not (result.error or result.deferred or result.files or result.rows or result.bytes),
-        }
-        for result in task.results
-    ]
+    results = [{**to_dict(result), "is_idle": result.is_idle and not result.deferred} for result in task.results]
     return {**to_dict(task), "results": results}
 
 

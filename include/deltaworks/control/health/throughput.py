@@ -167,8 +167,9 @@ class Throughput:
         if none exceeds it.
         """
         spans = [(at, total) for at, total in sorted(self.spans.items()) if at > now - HOUR - _FINE_SPAN]
+        remaining = self._without_replayed(spans)
         best, best_excess, first, excess = None, 0.0, 0, 0.0
-        for last, (_, total) in enumerate(self._without_replayed(spans)):
+        for last, (_, total) in enumerate(remaining):
             if excess <= 0:
                 first, excess = last, 0.0
             excess += total.quarantined - share * total.events
@@ -177,7 +178,6 @@ class Throughput:
         if best is None:
             return None
         start, end = spans[best[0]][0], spans[best[1]][0] + _FINE_SPAN
-        remaining = self._without_replayed(spans)
         run = _sum(total for _, total in remaining[best[0] : best[1] + 1])
         before = _sum(total for number, (_, total) in enumerate(remaining) if not best[0] <= number <= best[1])
         is_last = not any(total.events for _, total in spans[best[1] + 1 :])
