@@ -97,7 +97,9 @@ def _topic(files: GamesFiles) -> Iterator[tuple[str, int]]:
 
 
 def _with_tables(spec: PipelineSpec, *tables: Any) -> PipelineSpec:
-    return spec.model_copy(update={"tables": tables, "live": (), "gold": spec.gold.model_copy(update={"tables": ()})})
+    """Returns the pipeline with these tables alone, and without what reads others."""
+    readers = dict.fromkeys(("live", "views", "rules", "models", "dashboards", "feeds"), ())
+    return spec.model_copy(update={"tables": tables, "gold": spec.gold.model_copy(update={"tables": ()}), **readers})
 
 
 def _reading(spec: PipelineSpec, bootstrap: str, records: int) -> PipelineSpec:

@@ -121,7 +121,7 @@ class DltRun:
             job = folder / "job.json"
             job.write_text(json.dumps(self.job | {"root": f"file://{folder}/lake", "state": str(folder / "state")}))
             ran = subprocess.run(
-                [str(self.python), str(_SCRIPT), str(job)],
+                [str(self.python), "-P", str(_SCRIPT), str(job)],
                 env=_environment(),
                 cwd=folder,
                 check=False,

@@ -98,5 +98,5 @@ BENCHMARK = Benchmark(
     name="small_upkeep",
     summary="the nightly OPTIMIZE of small tables without Spark, against Z-ordering every partition",
     run=run,
-    tiny=TinySize(constants={"_TABLES": 3, "_DAYS": 2, "_FILES": 2}),
+    tiny=TinySize(constants={"_TABLES": 3, "_DAYS": 2, "_FILES": 5}),
 )

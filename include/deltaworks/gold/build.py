@@ -34,8 +34,10 @@ from deltaworks.errors import (
     combined_error,
 )
 from deltaworks.gold.answer import raise_failed_checks
+from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
+from deltaworks.gold.partial_sums import Answer
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
@@ -128,6 +130,8 @@ def _describe_horizon(model: ModelSpec) -> str:
 
 
 log = logging.getLogger(__name__)
+#: Values of `refresh` with which every build uses partial sums, not the stream's alone.
+_FROM_NEW_ROWS = ("incremental", "strict")
 #: Maximum number of times that a requested build plans again after another build committed first.
 _MAX_REPLANS = 3
 _OVERTAKEN_REASON = "another build of the table committed first; the next build continues from it"
@@ -181,6 +185,7 @@ def rebuild_gold(
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
     listener: BuildListener | None = None,
+    incremental: IncrementalGold | None = None,
 ) -> GoldBuildResult:
     """Rebuilds gold tables from the current versions of their inputs, after refreshing the reference tables they read.
 
@@ -192,6 +197,7 @@ def rebuild_gold(
         full: rebuild all rows.
         dates: rebuild exactly these dates. Other changes are left to the next build without dates.
         listener: receives the outcome of each table; errors of a single table are then not raised.
+        incremental: holds partial results from build to build; Spark is used for what it cannot answer.
 
     Tables are built in dependency order. A table that fails, or fails its checks, is not published, nor are tables that
     read it; the others are. Errors of tables are raised after all were tried.
@@ -199,8 +205,8 @@ def rebuild_gold(
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
             GOLD_PARTITION_NOT_TEXT, GOLD_GRAIN_NOT_TIME, GOLD_GRAIN_OUTSIDE_DATE or GOLD_CHECK_INVALID.
-        ContractError: GOLD_CHECK_FAILED, DATA_FILE_MISSING, DATA_FILE_UNREADABLE; REFERENCE_UNREADABLE or
-            REFERENCE_INVALID.
+        ContractError: GOLD_CHECK_FAILED, GOLD_NOT_INCREMENTAL, DATA_FILE_MISSING, DATA_FILE_UNREADABLE;
+            REFERENCE_UNREADABLE or REFERENCE_INVALID.
         DeltaworksError: GOLD_TABLES_FAILED, which lists several failed tables.
         ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a Delta conflict.
     """
@@ -208,7 +214,7 @@ def rebuild_gold(
     spec = catalog.pipeline(pipeline)
     selection = select_gold_tables(spec, tables)
     refresh_external_inputs(catalog, pipeline, names=[name for table in selection for name in table.reads])
-    run = _BuildRun(spark, catalog, spec, selection, full=full, dates=dates, listener=listener)
+    run = _BuildRun(spark, catalog, spec, selection, full=full, dates=dates, listener=listener, incremental=incremental)
     results = run.build_tables()
     if listener is None:
         raise_failures(
@@ -265,11 +271,15 @@ class _BuildRun:
         full: bool,
         dates: frozenset[dt.date] | None,
         listener: BuildListener | None,
+        incremental: IncrementalGold | None,
     ) -> None:
         self._spark, self._catalog, self._spec, self._selection = spark, catalog, spec, selection
         self._full, self._dates, self._listener = full, dates, listener
         self._lake = Lake(catalog.environment.lake)
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        if incremental is None and any(table.refresh in _FROM_NEW_ROWS for table in selection):
+            incremental = IncrementalGold(self._lake, spec)
+        self._incremental = incremental
         self._gold = {table.name for table in spec.gold.tables}
         self._results: dict[str, GoldTableResult] = {}
         #: Errors of tables, by name.
@@ -285,7 +295,9 @@ class _BuildRun:
             table.name: self._plan_table(table, inputs) for table in self._selection if not self._gold & {*table.reads}
         }
         with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
-            views.prepare([(job.plan, job.sql) for job in jobs.values() if job is not None and job.plan.has_work])
+            work = [job for job in jobs.values() if job is not None and job.plan.has_work]
+            merged = {} if self._incremental is None else self._incremental.answers(work)
+            views.prepare([(job.plan, job.sql) for job in work if job.plan.table.name not in merged])
             for table in self._selection:
                 if (held_back := _blocked_result(table, self._results, self.errors)) is not None:
                     self._results[table.name] = held_back
@@ -293,7 +305,7 @@ class _BuildRun:
                 if table.name not in jobs:
                     jobs[table.name] = self._plan_reader_of_gold(table, inputs, views)
                 if (job := jobs[table.name]) is not None:
-                    self._build_table(job, views)
+                    self._build_table(job, views, merged.get(table.name))
         return self._results
 
     def _pin_shared_inputs(self, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -362,10 +374,10 @@ class _BuildRun:
             return None
         return job
 
-    def _build_table(self, job: TableJob, views: InputViews) -> None:
+    def _build_table(self, job: TableJob, views: InputViews, merged: Answer | None) -> None:
         name, requested = job.plan.table.name, self._full or self._dates is not None
         try:
-            result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
+            result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested, merged=merged)
             for _ in range(_MAX_REPLANS):
                 if result.reason != _OVERTAKEN_REASON or self._listener is not None:
                     break
@@ -400,6 +412,17 @@ class _BuildRun:
             log.warning("pipeline=%s the failure of %s is not recorded: %s", self._spec.pipeline, table.name, problem)
 
 
+def _require_new_rows_alone(job: TableJob, merged: Answer | None) -> None:
+    """Raises if a table declares that its new rows must do, and they do not."""
+    table = job.plan.table
+    if table.refresh == "strict" and merged is None and job.plan.has_work and not job.plan.full:
+        raise ContractError(
+            "GOLD_NOT_INCREMENTAL",
+            f"{table.name} declares refresh: strict, but its changed dates cannot be computed from new rows.",
+            hint=f"See why with `deltaworks gold explain {table.name}`, or declare refresh: incremental.",
+        )
+
+
 def _blocked_result(
     table: GoldTableSpec, results: Mapping[str, GoldTableResult], errors: Mapping[str, DeltaworksError]
 ) -> GoldTableResult | None:
@@ -413,7 +436,14 @@ def _blocked_result(
 
 
 def _build_or_skip(
-    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, requested: bool
+    spark: SparkSession,
+    lake: Lake,
+    spec: PipelineSpec,
+    job: TableJob,
+    views: InputViews,
+    *,
+    requested: bool,
+    merged: Answer | None = None,
 ) -> GoldTableResult:
     """Builds a table. If another build committed first, a table that the stream refreshes is reported as skipped.
 
@@ -421,7 +451,7 @@ def _build_or_skip(
         requested: whether the build was requested explicitly; then a conflict is raised instead.
     """
     try:
-        return build_table(spark, lake, spec, job, views)
+        return build_table(spark, lake, spec, job, views, merged=merged)
     except Exception as error:
         deltaworks_error = as_deltaworks_error(error)
         if requested or job.plan.table.refresh_seconds is None or not isinstance(deltaworks_error, ConcurrencyError):

@@ -27,6 +27,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import read_built_from
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob
@@ -147,6 +148,7 @@ class GoldRefreshLoop:
         self._holds_lease, self._report_failures = holds_lease, report_failures
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
+        self._incremental = IncrementalGold(self._lake, self._spec)
         self._job_group = f"gold.{pipeline}"
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -211,7 +213,12 @@ class GoldRefreshLoop:
         try:
             if ready:
                 rebuild_gold(
-                    session, self._catalog, self._pipeline, tables=[table.name for table in ready], listener=self
+                    session,
+                    self._catalog,
+                    self._pipeline,
+                    tables=[table.name for table in ready],
+                    listener=self,
+                    incremental=self._incremental,
                 )
         except Exception as error:
             for table in ready:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,7 @@ from deltaworks.gold.input_views import (
     fingerprint,
     read_built_from,
 )
+from deltaworks.gold.partial_sums import Answer, as_declared
 from deltaworks.gold.parts import Part
 from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
@@ -49,7 +51,7 @@ from deltaworks.tables.changes import Changes, sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, commit_history, state_at, total_rows
+from deltaworks.tables.log import Action, TableState, commit_history, parse_schema_string, state_at, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.steps import gold_build_step
@@ -68,7 +70,7 @@ def has_same_columns(state: TableState, answer: DataFrame) -> bool:
 
 
 def write_small_answer(
-    answer: DataFrame,
+    answer: DataFrame | pa.Table,
     lake: Lake,
     state: TableState,
     table: GoldTableSpec,
@@ -94,7 +96,8 @@ def write_small_answer(
     before = total_rows(added for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
     if before is None or before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
         return None
-    rows = collect_rows(answer, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
+    schema_string = state.metadata["schemaString"]
+    rows = answer if isinstance(answer, pa.Table) else collect_rows(answer, schema_string, max_rows=MAX_COLLECTED_ROWS)
     if rows is None:
         return None
     replacement = Replacement(
@@ -208,8 +211,12 @@ def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.T
 # Plan and build of a table.
 
 OPERATION = "rebuild_gold"
-#: Key of `userMetadata` that identifies a build's commit.
+#: Keys of `userMetadata`: what identifies a build's commit, and what computed its rows.
 _BUILD_ID = "build"
+ENGINE = "engine"
+Engine = Literal["Spark", "partial sums"]
+SPARK: Final = "Spark"
+PARTIAL_SUMS: Final = "partial sums"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,7 @@ class GoldTableResult:
     - `partitions`: the rebuilt dates or values; None for all.
     - `version`: the commit; None without one.
     - `spark_work_count`: 1 if a check without Spark found work for the table.
+    - `engine`: what computed the answer: Spark, or partial sums (`gold.incremental`); None without one.
     """
 
     table: str
@@ -235,6 +243,7 @@ class GoldTableResult:
     failed_checks: tuple[str, ...] = ()
     checks_passed: bool = True
     spark_work_count: int = 0
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +319,8 @@ def plan_job(
             previous_build = built if built.is_traceable else None
         else:
             plan = _plan(lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes)
+            if plan.has_work and table.refresh == "full":
+                plan = full_plan(table, f"{plan.reason}, and it declares refresh: full")
     return TableJob(
         step=step,
         plan=plan,
@@ -381,11 +392,19 @@ def _plan(
 
 
 def build_table(
-    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, run_checks: bool = True
+    spark: SparkSession,
+    lake: Lake,
+    spec: PipelineSpec,
+    job: TableJob,
+    views: InputViews,
+    *,
+    run_checks: bool = True,
+    merged: Answer | None = None,
 ) -> GoldTableResult:
     """Runs a planned build in one commit; commits nothing if a check fails.
 
     Args:
+        merged: the answer, if it has been computed by partial sums. If it cannot be committed, Spark computes it.
         run_checks: whether to run the table's checks before the commit.
 
     Raises:
@@ -396,6 +415,8 @@ def build_table(
         return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
     started = time.monotonic()
     table = job.plan.table
+    if merged is not None and (result := _commit_merged(lake, spec, job, merged, started)) is not None:
+        return result
     answer = _answer(spark, job, views)
     state = None if job.plan.full else state_at(lake, lake.objects, job.key)
     if state is not None and not has_same_columns(state, answer):
@@ -437,6 +458,34 @@ def build_table(
         duplicates_dropped=sum(views.count_duplicates([name], job.plan.input_of(name)) for name in table.reads),
         version=version,
         seconds=time.monotonic() - started,
+        engine=SPARK,
+    )
+
+
+def _commit_merged(
+    lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer, started: float
+) -> GoldTableResult | None:
+    """Commits an answer of partial sums. Returns None if it is too large for one process, or its columns differ."""
+    state = state_at(lake, lake.objects, job.key)
+    try:
+        rows = as_declared(merged.rows, parse_schema_string(state.metadata["schemaString"]))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    committed = _replace_rows(rows, lake, job, state, _commit_metadata(spec, job, PARTIAL_SUMS))
+    if committed is None:
+        return None
+    version, count = committed
+    return GoldTableResult(
+        table=job.plan.table.name,
+        skipped=False,
+        reason=job.plan.reason,
+        built_from=job.built_from,
+        partitions=job.plan.output.labels,
+        rows=count,
+        duplicates_dropped=merged.duplicates,
+        version=version,
+        seconds=time.monotonic() - started,
+        engine=PARTIAL_SUMS,
     )
 
 
@@ -490,29 +539,58 @@ def _write_answer(
         state: of the table, unless all rows are rewritten.
         views: the inputs of the build.
     """
-    recorded_build, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
-    origin = {BUILT_FROM: dict(recorded_build.versions), FINGERPRINT: recorded_build.fingerprint, _BUILD_ID: build}
-    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
-    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
-    if state is not None:
-        table, part, predicate = job.plan.table, job.plan.output, _replace_condition(job.plan)
-        small = write_small_answer(
-            answer, lake, state, table, part, predicate=predicate, step=job.step, user_metadata=metadata
-        )
-        if small is not None and small.version is not None:
-            return small.version, small.rows
-        if small is not None:
-            # The commit may be from this build, if its reply was lost.
-            return _find_commit(lake, job.key, build)
+    origin = _commit_metadata(spec, job, SPARK)
+    if state is not None and (small := _replace_rows(answer, lake, job, state, origin)) is not None:
+        return small
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
     if job.plan.full and lake.open(job.key) is None and _has_small_inputs(views, job):
         rows = create_small_table(
-            answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=metadata
+            answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=origin.metadata
         )
         if rows is not None:
             return 0, rows
-    _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=metadata)
-    return _find_commit(lake, job.key, build)
+    _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=origin.metadata)
+    return _find_commit(lake, job.key, origin.build)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The `userMetadata` of a build's commit, and the id in it by which the commit is found."""
+
+    metadata: str
+    build: str
+
+
+def _commit_metadata(spec: PipelineSpec, job: TableJob, engine: Engine) -> _Origin:
+    recorded_build, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
+    origin = {
+        BUILT_FROM: dict(recorded_build.versions),
+        FINGERPRINT: recorded_build.fingerprint,
+        _BUILD_ID: build,
+        ENGINE: engine,
+    }
+    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
+    return _Origin(user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin), build)
+
+
+def _replace_rows(
+    answer: DataFrame | pa.Table, lake: Lake, job: TableJob, state: TableState, origin: _Origin
+) -> tuple[int, int] | None:
+    """Commits a small result in place of the part; returns the version and its rows, None if Spark must write it."""
+    small = write_small_answer(
+        answer,
+        lake,
+        state,
+        job.plan.table,
+        job.plan.output,
+        predicate=_replace_condition(job.plan),
+        step=job.step,
+        user_metadata=origin.metadata,
+    )
+    if small is None:
+        return None
+    # Without a version, the commit may be from this build, if its reply was lost.
+    return _find_commit(lake, job.key, origin.build) if small.version is None else (small.version, small.rows)
 
 
 def _has_small_inputs(views: InputViews, job: TableJob) -> bool:

@@ -120,6 +120,13 @@ class GoldTableSpec(Spec):
     affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
     grain: GrainSpec | None = Field(default=None, description="rebuild changed hours instead of complete dates")
+    refresh: Literal["auto", "incremental", "strict", "full"] = Field(
+        default="auto",
+        description=(
+            "auto: from new rows alone if its SQL allows it, else its changed partitions. incremental: SQL that does "
+            "not allow it is refused. strict: so is a build that needs more than new rows. full: all rows, always"
+        ),
+    )
     refresh_seconds: float | None = Field(
         default=None, ge=15, description="the stream rebuilds it at this interval if its inputs changed"
     )

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.files import read_parquet
+from deltaworks.tables.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 
 #: Cached ids by table folder; Spark reuses Python workers for later batches.
 _WINDOW_IDS_BY_ROOT: dict[str, WindowIds] = {}

@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.engine.duplicates.flags import DuplicateWindow
-from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_ids
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.file_workers import rows_by_file
 from deltaworks.tables.files import WrittenFile, read_parquet, write_file
+from deltaworks.tables.id_hashes import IdHashes, WindowFile, hash_ids
 from deltaworks.tables.lake import Lake, arrow_path
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ columns."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from deltaworks.specs.base import KeyPath
 from deltaworks.specs.checks.model_sql import model_errors
@@ -48,6 +49,8 @@ def gold_sql_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[Sp
         if output_columns is not None:
             for key_path, text in _result_problems(table, output_columns):
                 yield declaration.error_at((*key_paths[table.name], *key_path), text)
+        if not errors and (text := _refresh_problem(table, path, spec)):
+            yield declaration.error_at((*key_paths[table.name], "refresh"), text)
     columns |= {model.name: list(MODEL_COLUMNS) for model in spec.models}
     yield from model_errors(spec, declaration, columns, cache)
     yield from _view_errors(spec, declaration, columns, cache)
@@ -55,6 +58,21 @@ def gold_sql_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[Sp
     yield from rule_errors(spec, declaration, columns, cache)
     cache.save()
     yield from _dedupe_errors(spec, declaration)
+
+
+def _refresh_problem(table: GoldTableSpec, path: Path, spec: PipelineSpec) -> str:
+    """Returns why a table cannot be refreshed as it declares; empty if it can."""
+    if table.refresh not in ("incremental", "strict"):
+        return ""
+    # Imported here: it imports sqlglot, which takes half a second.
+    from deltaworks.specs.checks.refresh_class import classify
+
+    refresh = classify(table, path.read_text(encoding="utf-8"), spec)
+    if refresh.query is not None:
+        return ""
+    return (
+        f"{table.sql} cannot be kept up with new rows alone: {refresh.reason}; write refresh: auto, or change the SQL"
+    )
 
 
 def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:

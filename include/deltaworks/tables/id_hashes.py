@@ -1,16 +1,21 @@
-"""128-bit hashes of event ids in sorted arrays, cached in a Python worker across batches.
+"""Sets of 128-bit hashes of ids in sorted arrays, which keep their ids across batches.
 
-Files are immutable, so a worker reads the id column of each file once. Arrays of the same day are merged to keep their
-number small. When a file leaves the table, the merged array with its ids is dropped and the array's other files are
-read again.
+Duplicate flagging (`WindowIds`): files are immutable, so a worker reads the id column of each file once. Arrays of the
+same day are merged to keep their number small. When a file leaves the table, the merged array with its ids is dropped
+and the array's other files are read again.
+
+Gold (`HashRuns`): a set that only grows, of which large arrays are in files without a name. The operating system keeps
+them in its page cache while memory is free, and frees them with the process however it ends.
 """
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
@@ -64,11 +69,65 @@ class IdHashes:
         return self.from_hashes(np.concatenate([self.high, other.high]), np.concatenate([self.low, other.low]))
 
 
-def hash_ids(ids: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
-    """Returns the two halves of each id's hash as arrays. The hash of a null id is undefined."""
+def hash_ids(ids: pa.Array | pa.ChunkedArray, keys: tuple[str, str] = _KEYS) -> tuple[Any, Any]:
+    """Returns the two halves of each id's hash as arrays. The hash of a null id is undefined.
+
+    Args:
+        keys: a key of 16 characters for each half.
+    """
     values: Any = np.asarray(ids.fill_null("").to_numpy(zero_copy_only=False), dtype=object)
-    high, low = (pd.util.hash_array(values, hash_key=key, categorize=False) for key in _KEYS)
+    high, low = (pd.util.hash_array(values, hash_key=key, categorize=False) for key in keys)
     return high, low
+
+
+#: Hashes of a run from which it is in a file.
+FILE_RUN_HASHES: Final = 1 << 16
+
+
+class HashRuns:
+    """A set of hashes that only grows: adding costs the new ones, and seldom a merge. Used by one thread."""
+
+    def __init__(self, *, file_run_hashes: int = FILE_RUN_HASHES) -> None:
+        self._runs: list[IdHashes] = []
+        self._file_run_hashes = file_run_hashes
+
+    def __len__(self) -> int:
+        return sum(len(run) for run in self._runs)
+
+    def add(self, hashes: IdHashes) -> None:
+        """Adds hashes. Runs of similar size are merged, newest first, so that their number stays logarithmic."""
+        if not len(hashes):
+            return
+        while self._runs and len(self._runs[-1]) <= 2 * len(hashes):
+            hashes = self._runs.pop().union(hashes)
+        self._runs.append(hashes if len(hashes) < self._file_run_hashes else _in_file(hashes))
+
+    def contains(self, high: Any, low: Any) -> Any:
+        """Returns, for each given hash, whether it is in this set."""
+        order = np.argsort(high)  # neighbouring look-ups read the same pages
+        mask = np.zeros(len(high), dtype=bool)
+        for run in self._runs:
+            mask[order] |= run.contains(high[order], low[order])
+        self._release_pages()
+        return mask
+
+    def _release_pages(self) -> None:
+        """Returns the pages read of files to the page cache, so that they do not count as this process's memory."""
+        for run in self._runs:
+            for half in (run.high, run.low):
+                if isinstance(half, np.memmap):
+                    half._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+def _in_file(hashes: IdHashes) -> IdHashes:
+    """Returns the same hashes in files that have no name, so none remains after the process."""
+    halves = []
+    for half in (hashes.high, hashes.low):
+        with tempfile.TemporaryFile() as file:
+            half.tofile(file)
+            file.flush()
+            halves.append(np.memmap(file, dtype=np.uint64, mode="r"))
+    return IdHashes(*halves)
 
 
 @dataclass(frozen=True, slots=True)
