@@ -209,5 +209,7 @@ BENCHMARK = Benchmark(
     name="gold_growth",
     summary="a look of gold over dates of a hundred thousand to ten million rows: its cost must not grow with them",
     run=run,
-    tiny=TinySize(constants={"_SIZES": {"hundred_thousand": 500, "million": 2_000, "ten_million": 3_000}, "_NEW_EVENTS": 60}),
+    tiny=TinySize(
+        constants={"_SIZES": {"hundred_thousand": 500, "million": 2_000, "ten_million": 3_000}, "_NEW_EVENTS": 60}
+    ),
 )

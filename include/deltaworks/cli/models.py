@@ -14,7 +14,7 @@ from deltaworks.control.listing import Listing, timestamp_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.operations.gold import fold_listing, gold_states
+from deltaworks.operations.gold import explain_gold, fold_listing, gold_states
 from deltaworks.specs.catalog import find_by_name
 
 app = typer.Typer(no_args_is_help=True)
@@ -32,6 +32,19 @@ def list_gold(pipeline: PipelineArgument) -> Listing:
         age = "" if table.max_age_minutes is None else f"{table.max_age_minutes:g} min"
         fresh_at = timestamp_cell(table.fresh_at)
         listing.add(name, table.state, fresh_at, age, timestamp_cell(since), table.error, table.next_step)
+    return listing
+
+
+@gold.command()
+@listing_command
+def explain(pipeline: PipelineArgument, table: str = typer.Argument("", help="Only this gold table.")) -> Listing:
+    """Explain how gold tables are refreshed, what computed their newest builds, and why it takes no less work."""
+    listing = Listing(("table", "refresh", "why not less", "last build", "at", "rows", "builds"), layout="blocks")
+    for name, explained in explain_gold(catalog(), pipeline, tables=[table] if table else []).items():
+        builds = ", ".join(f"{count} by {engine}" for engine, count in explained.engines.items())
+        rows = "" if explained.last_rows is None else f"{explained.last_rows:,}"
+        at = timestamp_cell(explained.last_at)
+        listing.add(name, explained.refresh_class, explained.reason, explained.last_engine, at, rows, builds)
     return listing
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ from deltaworks.operations.options import ENGINE_SECTION, Options, Positional, T
 if TYPE_CHECKING:
     from deltaworks.control.objects import ObjectStore
     from deltaworks.control.records.model import FoldReport, ModelRun
+    from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
+    from deltaworks.tables.lake import Lake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,66 @@ def _gold_state(
         failing_since=failing_since,
         error=f"[{failure.get('condition')}] {failure.get('message')}",
         next_step=str(failure.get("hint") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldExplanation:
+    """How a gold table is refreshed, and why not with less work; `reason` is empty if new rows alone are read.
+
+    `engines` counts what computed its newest builds; `last_engine` and `last_rows` are of the newest, at `last_at`.
+    """
+
+    refresh_class: str
+    reason: str
+    engines: Mapping[str, int]
+    last_engine: str = ""
+    last_at: dt.datetime | None = None
+    last_rows: int | None = None
+
+
+#: Number of builds that an explanation counts.
+EXPLAINED_BUILDS = 20
+
+
+def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = ()) -> dict[str, GoldExplanation]:
+    """Returns how gold tables are refreshed, from their SQL and the newest commits of their logs.
+
+    Raises:
+        ConfigError: GOLD_TABLE_UNKNOWN.
+        OSError: a file of SQL cannot be read.
+    """
+    from deltaworks.gold.build import select_gold_tables
+    from deltaworks.specs.checks.refresh_class import classify
+    from deltaworks.tables.lake import Lake
+
+    spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
+    explained = {}
+    for table in select_gold_tables(spec, list(tables) or None):
+        refresh = classify(table, (catalog.folder(pipeline) / table.sql).read_text(encoding="utf-8"), spec)
+        built = _built(lake, paths.table(pipeline, table.name))
+        explained[table.name] = replace(built, refresh_class=refresh.refresh_class, reason=refresh.reason)
+    return explained
+
+
+def _built(lake: Lake, key: str) -> GoldExplanation:
+    from deltaworks.gold.table_build import ENGINE
+    from deltaworks.tables.log import commit_history
+
+    opened = lake.open(key)
+    commits = [] if opened is None else commit_history(lake, key, newest=opened.version(), limit=EXPLAINED_BUILDS)
+    builds = [commit for commit in commits if ENGINE in commit.metadata]
+    explained = GoldExplanation(
+        refresh_class="", reason="", engines=Counter(str(build.metadata[ENGINE]) for build in builds)
+    )
+    if not builds:
+        return explained
+    rows = builds[0].metrics.get("numOutputRows")
+    return replace(
+        explained,
+        last_engine=str(builds[0].metadata[ENGINE]),
+        last_at=builds[0].at,
+        last_rows=None if rows is None else int(rows),
     )
 
 

@@ -60,9 +60,8 @@ class LoopHarness:
             report_failures=self.reports.append,
         )
 
-    def _build(
-        self, spark: Any, lake: Any, spec: Any, job: TableJob, views: Any, merged: Any = None
-    ) -> GoldTableResult:
+    def _build(self, *arguments: Any, **_: Any) -> GoldTableResult:
+        job: TableJob = arguments[3]
         name = job.plan.table.name
         if not job.plan.has_work:
             return GoldTableResult(name, True, job.plan.reason, job.built_from)

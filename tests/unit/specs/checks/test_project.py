@@ -150,6 +150,19 @@ def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeli
     return messages(check_project("local", root=root), "shop")
 
 
+def test_a_table_that_must_be_kept_up_with_new_rows_needs_sql_that_allows_it(project: Path) -> None:
+    gold = DAILY.replace("event_date}", "event_date, refresh: incremental}")
+    lowered = "SELECT event_date, lower(page) AS page, count(*) AS n FROM orders GROUP BY 1, 2"
+
+    assert check_of_shop(project, "SELECT event_date, count(*) AS n FROM orders GROUP BY 1", gold=gold) == []
+    (refused,) = check_of_shop(project, lowered, gold=gold)
+
+    assert refused.endswith(
+        "gold.tables.0.refresh: daily.sql cannot be kept up with new rows alone: Spark and DuckDB may evaluate it "
+        "differently: line 1, LOWER(page); write refresh: auto, or change the SQL"
+    )
+
+
 def test_a_valid_project_has_no_error(project: Path) -> None:
     check = check_project("local", root=project)
 
