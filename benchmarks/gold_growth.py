@@ -57,10 +57,10 @@ def run(options: Options) -> list[Result]:
             for name, rows in _SIZES.items():
                 options.progress(f"{BENCHMARK.name}: landing {rows:,} events")
                 games[name].land_date(rows)
-            sides_by_name = {name: Side(name, each.look) for name, each in games.items()}
+            sides_by_name = {name: Side(name, lake.look) for name, lake in games.items()}
             results = _measure(sides_by_name, options)
-            for each in games.values():
-                each.require_equal_to_spark()
+            for lake in games.values():
+                lake.require_equal_to_spark()
             largest = list(games)[-1]
             begin = single_result(
                 BENCHMARK.name,
@@ -153,9 +153,9 @@ class _Games:
         from deltaworks.gold.build import rebuild_gold
         from deltaworks.testing import table_rows
 
-        kept = [sorted(map(str, table_rows(self._lake, "games", name))) for name in self._gold]
+        merged = [sorted(map(str, table_rows(self._lake, "games", name))) for name in self._gold]
         rebuild_gold(self._spark, self._catalog, "games", tables=self._gold, full=True)
-        if kept != [sorted(map(str, table_rows(self._lake, "games", name))) for name in self._gold]:
+        if merged != [sorted(map(str, table_rows(self._lake, "games", name))) for name in self._gold]:
             raise RuntimeError("partial sums differ from a full build")
 
     def _land(self, count: int) -> None:

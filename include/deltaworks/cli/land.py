@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from deltaworks.sources.objects.landing.land import LandedFile
 
 
+class WaitStage(StrEnum):
+    """How far landed events are followed."""
+
+    bronze = "bronze"
+    gold = "gold"
+
+
 @listing_command
 def land(
     pipeline: PipelineArgument,
@@ -26,11 +34,13 @@ def land(
     object_mib: int = typer.Option(16, min=1, max=512, help="Approximate uncompressed size of an object in MiB."),
     folder: str = typer.Option("", help="Folder below the pipeline's prefix, such as day=2026-01-31."),
     force: bool = typer.Option(False, help="Upload existing files again, under new names."),
+    wait: WaitStage | None = typer.Option(None, help="Return when the events are in bronze, or in gold."),
+    wait_seconds: float = typer.Option(300, min=1, help="Give up waiting after so many seconds; the objects stay."),
 ) -> CommandOutput:
     """Upload event files to the bucket that a pipeline reads; - is standard input.
 
     Large files become several objects; events are not split. Existing objects with the same content are skipped.
-    Exits with 11 if a file has no event that the pipeline can read.
+    Exits with 11 if a file has no event that the pipeline can read, and with 21 if `--wait` gives up.
     """
     from deltaworks.sources.objects.landing.inputs import find_inputs
     from deltaworks.sources.objects.landing.land import land as land_files
@@ -60,12 +70,21 @@ def land(
         )
     parts: list[str | Listing] = [_listing(results)]
     parts += _summary_lines(pipeline, source.relay, source.display_name(), results)
+    if wait is not None and (keys := [key for result in results for key in result.keys]):
+        parts.append(_wait(pipeline, keys, wait, wait_seconds))
     without_events = [
         result.file for result in results if result.events is not None and result.events == result.unreadable
     ]
     if without_events:
         parts.append(f"No event of {shorten_names(without_events)} can be read as {source.format}.")
     return CommandOutput(parts, exit_code=ContractError.exit_code if without_events else 0)
+
+
+def _wait(pipeline: str, keys: Sequence[str], stage: WaitStage, wait_seconds: float) -> str:
+    from deltaworks.operations.completion import LandedObjects, wait_until_complete
+
+    seconds = wait_until_complete(LandedObjects(catalog(), pipeline, keys), stage.value, wait_seconds=wait_seconds)
+    return f"All of their events are in {stage.value}, {seconds:.1f} s later."
 
 
 def _total(inputs: Sequence[Input]) -> int | None:

@@ -38,7 +38,7 @@ from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.partial_sums import Answer
-from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
+from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_merged, plan_job
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
@@ -451,7 +451,8 @@ def _build_or_skip(
         requested: whether the build was requested explicitly; then a conflict is raised instead.
     """
     try:
-        return build_table(spark, lake, spec, job, views, merged=merged)
+        committed = None if merged is None else commit_merged(lake, spec, job, merged)
+        return committed or build_table(spark, lake, spec, job, views)
     except Exception as error:
         deltaworks_error = as_deltaworks_error(error)
         if requested or job.plan.table.refresh_seconds is None or not isinstance(deltaworks_error, ConcurrencyError):

@@ -169,7 +169,7 @@ class _Input:
         return 0 if self._dedupe is None else self._dedupe.within_days
 
     def register(self, table: str, query: MergeableQuery) -> None:
-        """Adds a gold table; one with another query begins anew."""
+        """Adds a gold table; one with another query begins again."""
         held = self._sums.get(table)
         if held is None or held.query != query:
             self._sums[table] = PartialSums(query)
@@ -288,8 +288,8 @@ class _Input:
         is_first = []
         for rows, is_copy in zip(files, _copies_among(files, self._window), strict=True):
             held = (self._dates[date].ids for date in _around(rows.file.date, self._window) if date in self._dates)
-            seen = [ids.contains(rows.high, rows.low) & rows.has_id for ids in held]
-            is_first.append(~np.logical_or.reduce([is_copy, *seen]))
+            earlier = [ids.contains(rows.high, rows.low) & rows.has_id for ids in held]
+            is_first.append(~np.logical_or.reduce([is_copy, *earlier]))
         for rows in files:
             ids = IdHashes.from_hashes(rows.high[rows.has_id], rows.low[rows.has_id])
             self._dates[rows.file.date].ids.add(ids)

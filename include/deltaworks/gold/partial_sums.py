@@ -23,7 +23,7 @@ from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-#: Keys of the hashes of this process. Clients choose the values; without the keys nobody can make two collide.
+#: Keys of the hashes of this process. Clients choose the values; without the keys two cannot be made to collide.
 HASH_KEYS = (secrets.token_hex(8), secrets.token_hex(8))
 _KEY = "k"
 

@@ -14,7 +14,7 @@ import datetime as dt
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -319,8 +319,6 @@ def plan_job(
             previous_build = built if built.is_traceable else None
         else:
             plan = _plan(lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes)
-            if plan.has_work and table.refresh == "full":
-                plan = full_plan(table, f"{plan.reason}, and it declares refresh: full")
     return TableJob(
         step=step,
         plan=plan,
@@ -388,23 +386,18 @@ def _plan(
             changes[name] = read_changes(
                 lake, pinned.key, time_column=times, after_version=before, up_to_version=pinned.version
             )
-    return plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived)
+    plan = plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived)
+    if plan.has_work and table.refresh == "full":
+        return full_plan(table, f"{plan.reason}, and it declares refresh: full")
+    return plan
 
 
 def build_table(
-    spark: SparkSession,
-    lake: Lake,
-    spec: PipelineSpec,
-    job: TableJob,
-    views: InputViews,
-    *,
-    run_checks: bool = True,
-    merged: Answer | None = None,
+    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, run_checks: bool = True
 ) -> GoldTableResult:
     """Runs a planned build in one commit; commits nothing if a check fails.
 
     Args:
-        merged: the answer, if it has been computed by partial sums. If it cannot be committed, Spark computes it.
         run_checks: whether to run the table's checks before the commit.
 
     Raises:
@@ -415,8 +408,6 @@ def build_table(
         return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
     started = time.monotonic()
     table = job.plan.table
-    if merged is not None and (result := _commit_merged(lake, spec, job, merged, started)) is not None:
-        return result
     answer = _answer(spark, job, views)
     state = None if job.plan.full else state_at(lake, lake.objects, job.key)
     if state is not None and not has_same_columns(state, answer):
@@ -429,17 +420,7 @@ def build_table(
     try:
         failures = _failed_checks(spark, lake, job, answer, state) if run_checks else []
         if failures:
-            seconds = time.monotonic() - started
-            reason = f"not published: {'; '.join(failures)}"
-            return GoldTableResult(
-                table.name,
-                True,
-                reason,
-                job.built_from,
-                seconds=seconds,
-                failed_checks=tuple(failures),
-                checks_passed=False,
-            )
+            return _unpublished(job, failures, seconds=time.monotonic() - started)
         version, rows = _write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
         if (specific := _known_error(job, error)) is not None:
@@ -462,10 +443,28 @@ def build_table(
     )
 
 
-def _commit_merged(
-    lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer, started: float
-) -> GoldTableResult | None:
-    """Commits an answer of partial sums. Returns None if it is too large for one process, or its columns differ."""
+def _unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> GoldTableResult:
+    """Returns the result of a table whose answer fails its checks."""
+    return GoldTableResult(
+        job.plan.table.name,
+        True,
+        f"not published: {'; '.join(failures)}",
+        job.built_from,
+        seconds=seconds,
+        failed_checks=tuple(failures),
+        checks_passed=False,
+    )
+
+
+def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer) -> GoldTableResult | None:
+    """Commits an answer of partial sums, in one commit like `build_table`.
+
+    Returns None if it is too large for one process, or its columns differ; Spark builds the table then.
+
+    Raises:
+        ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has committed since planning.
+    """
+    started = time.monotonic()
     state = state_at(lake, lake.objects, job.key)
     try:
         rows = as_declared(merged.rows, parse_schema_string(state.metadata["schemaString"]))

@@ -89,7 +89,7 @@ def _gold_state(
 class GoldExplanation:
     """How a gold table is refreshed, and why not with less work; `reason` is empty if new rows alone are read.
 
-    `engines` counts what computed its newest builds; `last_engine` and `last_rows` are of the newest, at `last_at`.
+    `engines` counts what computed its newest builds; `last_engine` and `last_rows` describe the newest, at `last_at`.
     """
 
     refresh_class: str

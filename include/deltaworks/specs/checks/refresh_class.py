@@ -1,7 +1,7 @@
 """Decides from a gold table's SQL whether its answer can be kept up with the new rows of its input alone.
 
 An answer is mergeable if it groups the rows of one event table by expressions of a row, one of which is the date that
-partitions both tables, and if each column of it is a group or is computed from aggregates whose partial results can be
+partitions both tables, and if each column is a group or is computed from aggregates whose partial results can be
 combined: `count`, `sum` of integers or decimals, `min`, `max`, `count_if`, `bool_and`, `bool_or`, and
 `count(DISTINCT ...)`. The last needs the set of values that were counted, the others one value a group.
 
@@ -382,12 +382,12 @@ class _Reader:
         first, second = self._alike(comparison, comparison.this, comparison.expression)
         return f"({first} {_COMPARISONS[type(comparison)]} {second})", "boolean"
 
-    def _alike(self, whole: exp.Expression, *operands: exp.Expression) -> list[str]:
+    def _alike(self, operation: exp.Expression, *operands: exp.Expression) -> list[str]:
         """Returns the SQL of operands of one kind. Other comparisons convert one of them, each engine in its way."""
         read = [self._row(operand) for operand in operands]
         kinds = {"integer" if kind == "decimal" else kind for _, kind in read}
         if len(kinds) > 1 or kinds == {"float"}:
-            raise _NotMergeable("it compares values of different types", whole)
+            raise _NotMergeable("it compares values of different types", operation)
         return [sql for sql, _ in read]
 
     def _choice(self, choice: exp.Expression) -> tuple[str, _Kind | None]:
@@ -407,10 +407,10 @@ class _Reader:
         last = f" ELSE {otherwise[0][0]}" if otherwise else ""
         return f"(CASE {written}{last} END)", self._one_kind(choice, [*values, *otherwise])
 
-    def _one_kind(self, whole: exp.Expression, parts: Sequence[tuple[str, _Kind | None]]) -> _Kind | None:
+    def _one_kind(self, operation: exp.Expression, parts: Sequence[tuple[str, _Kind | None]]) -> _Kind | None:
         kinds = {kind for _, kind in parts}
         if len(kinds) != 1:
-            raise _NotMergeable("its results have different types", whole)
+            raise _NotMergeable("its results have different types", operation)
         return kinds.pop()
 
     def _time(self, expression: exp.Expression) -> tuple[str, _Kind | None]:

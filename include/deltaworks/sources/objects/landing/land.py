@@ -347,6 +347,7 @@ class LandedFile:
         events: events in all objects, existing ones included; None if they cannot be counted.
         unreadable: number of these that the format's parser rejects; they go to quarantine.
         read_bytes, landed_bytes: stored bytes of the file read; compressed bytes of the created objects.
+        keys: of all objects, existing ones included.
     """
 
     file: str
@@ -356,11 +357,13 @@ class LandedFile:
     unreadable: int | None = 0
     read_bytes: int = 0
     landed_bytes: int = 0
+    keys: tuple[str, ...] = ()
 
-    def with_object(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
+    def with_object(self, key: str, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
         """Returns the result with one more object counted."""
         return replace(
             self,
+            keys=(*self.keys, key),
             objects=self.objects + created,
             existing=self.existing + (not created),
             events=_sum(self.events, piece.events),
@@ -432,8 +435,9 @@ def land(
         with file.open(decompress=source.format not in UNSPLITTABLE_FORMATS) as content:
             for number, piece in enumerate(pieces_of(content, source, object_bytes=object_bytes), 1):
                 stored = compressor(piece.data)
-                created = store.put_if_absent(names.key(file.name, number, piece.data), stored)
-                result = result.with_object(piece, stored_bytes=len(stored), created=created)
+                key = names.key(file.name, number, piece.data)
+                created = store.put_if_absent(key, stored)
+                result = result.with_object(key, piece, stored_bytes=len(stored), created=created)
                 result = replace(result, read_bytes=content.stored_bytes)
                 if progress is not None:
                     progress(file, result)
