@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -118,7 +119,10 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamContext:
-    """What a companion of a stream may use. With `available_now` the run ends once the available data is processed."""
+    """What a companion of a stream may use. With `available_now` the run ends once the available data is processed.
+
+    `batch_committed` is set after each batch; one companion waits for it, and clears it.
+    """
 
     spark: SparkSession
     catalog: Catalog
@@ -127,6 +131,7 @@ class StreamContext:
     heartbeat: HeartbeatWriter
     host: DriverHost
     available_now: bool
+    batch_committed: threading.Event
 
 
 class StartLiveQuery(Protocol):
@@ -194,6 +199,7 @@ class IngestRun:
         )
         self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._batches = 0
+        self._batch_committed = threading.Event()
         self._rows = 0
         self._quarantined_events = 0
         self._lost_files = 0
@@ -306,6 +312,7 @@ class IngestRun:
             heartbeat=self._heartbeat,
             host=self._host,
             available_now=self._available_now,
+            batch_committed=self._batch_committed,
         )
 
     def _start_ingest(
@@ -375,6 +382,7 @@ class IngestRun:
 
     def _record_batch(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
+        self._batch_committed.set()
         self._rows += report.rows
         self._quarantined_events += report.quarantined_events
         self._record_losses(report)

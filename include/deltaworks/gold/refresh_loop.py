@@ -1,9 +1,13 @@
 """Refreshes gold tables with `refresh_seconds` from a thread in the stream's driver.
 
-Starting a JVM per minute would cost more than the builds. Each round reads the logs of the inputs and uses Spark only
-if there is work, in its own session and scheduler pool. The gold DAG or a former lease owner may build at the same
-time. Builds are numbered in the table, so only one of them commits, and none overwrites results of newer inputs. A
-failing build is reported and retried with backoff, and stops neither the loop nor the stream.
+Starting a JVM per minute would cost more than the builds. A round begins as soon as a batch has been committed and
+`refresh_seconds` have passed since the last one, so new events wait for no clock; without a batch it begins once a
+minute, because other writers change inputs too. It reads the logs of the inputs, computes what it can from new rows
+(`gold.incremental`), and uses Spark only for the rest, in its own session and scheduler pool.
+
+The gold DAG or a former lease owner may build at the same time. Builds are numbered in the table, so only one of them
+commits, and none overwrites results of newer inputs. A failing build is reported and retried with backoff, and stops
+neither the loop nor the stream.
 
 The loop uses the declaration at stream start. It does not build a table that another definition has built since then.
 
@@ -118,6 +122,10 @@ class _WriteTurnCheck:
 
 #: Upper bound of the backoff of a failing table.
 MAX_BACKOFF_SECONDS = 900.0
+#: Interval of rounds while the stream commits no batch.
+QUIET_SECONDS = 60.0
+#: Interval at which a waiting thread sees that the loop is closed.
+_CLOSE_CHECK_SECONDS = 0.5
 #: Interval of compacting inputs. It is long because finding small files lists all files of a table.
 COMPACTION_INTERVAL_SECONDS = 30.0
 #: A table counts as failing after this many consecutive conflicts with other builds.
@@ -130,6 +138,7 @@ class GoldRefreshLoop:
     Args:
         pool: the scheduler pool of its Spark jobs.
         holds_lease: whether the stream still holds its lease; no build starts without the lease.
+        committed: set by the stream after each batch; the loop clears it.
         report_failures: called in the loop's thread whenever the failing tables change. It receives condition, message,
             hint, number of failures and start time of each failing table.
     """
@@ -142,10 +151,11 @@ class GoldRefreshLoop:
         *,
         pool: str,
         holds_lease: Callable[[], bool],
+        committed: threading.Event,
         report_failures: Callable[[tuple[Mapping[str, Any], ...]], None],
     ) -> None:
         self._spark, self._catalog, self._pipeline, self._pool = spark, catalog, pipeline, pool
-        self._holds_lease, self._report_failures = holds_lease, report_failures
+        self._holds_lease, self._committed, self._report_failures = holds_lease, committed, report_failures
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
         self._incremental = IncrementalGold(self._lake, self._spec)
@@ -193,9 +203,18 @@ class GoldRefreshLoop:
             if not self._holds_lease():
                 log.warning("pipeline=%s gold is left to the owner of the lease", self._pipeline)
                 return
+            self._committed.clear()
             self.refresh_due_tables(session)
-            wait_seconds = min(self._next_refresh_at.values()) - time.monotonic()
-            self._closing.wait(max(0.1, wait_seconds))
+            self._wait()
+
+    def _wait(self) -> None:
+        """Waits until a table is due, and then for a batch, unless a failed build is to be repeated."""
+        due_at = min(self._next_refresh_at.values())
+        self._closing.wait(max(0.1, due_at - time.monotonic()))
+        quiet_until = time.monotonic() + (0.0 if self._failures else QUIET_SECONDS)
+        while not self._closing.is_set() and time.monotonic() < quiet_until:
+            if self._committed.wait(_CLOSE_CHECK_SECONDS):
+                return
 
     def refresh_due_tables(self, session: SparkSession) -> None:
         """Refreshes all due tables in dependency order, over the same pinned inputs. Does not raise build errors."""

@@ -69,6 +69,7 @@ def refresh_gold(stream: StreamContext) -> Iterator[None]:
         stream.spec.pipeline,
         pool=stream.host.pool("gold"),
         holds_lease=lambda: not stream.lease.is_lost,
+        committed=stream.batch_committed,
         report_failures=report,
     )
     loop.start()

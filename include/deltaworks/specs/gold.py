@@ -128,7 +128,7 @@ class GoldTableSpec(Spec):
         ),
     )
     refresh_seconds: float | None = Field(
-        default=None, ge=15, description="the stream rebuilds it at this interval if its inputs changed"
+        default=None, ge=5, description="the stream rebuilds it after a batch, at most once in so many seconds"
     )
 
     @model_validator(mode="before")

@@ -176,7 +176,13 @@ def test_concurrent_loop_and_dag_builds_give_the_same_result(spark: SparkSession
     traffic.land([request(0.5, "first")])
     reports: list[Any] = []
     loop = GoldRefreshLoop(
-        spark, traffic.catalog, "traffic", pool="gold", holds_lease=lambda: True, report_failures=reports.append
+        spark,
+        traffic.catalog,
+        "traffic",
+        pool="gold",
+        holds_lease=lambda: True,
+        committed=threading.Event(),
+        report_failures=reports.append,
     )
     errors: list[str] = []
     session = spark.newSession()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -146,7 +147,13 @@ def test_a_refresh_round_builds_the_same_tables_as_the_dag(
     games = make_project({"games": (yaml.safe_dump(DECLARED), sql)})
     reports: list[Any] = []
     loop = GoldRefreshLoop(
-        spark, games.catalog, "games", pool="gold", holds_lease=lambda: True, report_failures=reports.append
+        spark,
+        games.catalog,
+        "games",
+        pool="gold",
+        holds_lease=lambda: True,
+        committed=threading.Event(),
+        report_failures=reports.append,
     )
 
     def look() -> None:

@@ -46,6 +46,7 @@ class LoopHarness:
         self.reports: list[tuple[Mapping[str, Any], ...]] = []
         self.error: Exception | None = None
         self.holds_lease = True
+        self.committed = threading.Event()
         monkeypatch.setattr(build_module, "build_table", self._build)
         monkeypatch.setattr(build_module, "InputViews", MagicMock())
         self.loop = self.new_loop()
@@ -57,6 +58,7 @@ class LoopHarness:
             "traffic",
             pool="gold",
             holds_lease=lambda: self.holds_lease,
+            committed=self.committed,
             report_failures=self.reports.append,
         )
 
@@ -246,6 +248,21 @@ def awaited(condition: Callable[[], bool]) -> bool:
             return True
         waiter.wait(0.05)
     return False
+
+
+def test_the_loop_builds_as_soon_as_a_batch_is_committed(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "next_wait_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(loop_module, "QUIET_SECONDS", 3_600.0)
+    harness.traffic.land([request(1, "a")])
+    loop, _ = running(harness, monkeypatch)
+    assert awaited(lambda: harness.built == [TABLE])
+
+    harness.traffic.land([request(2, "b")])
+    harness.committed.set()
+
+    assert awaited(lambda: harness.built == [TABLE] * 2)
+    assert awaited(lambda: not harness.committed.is_set())
+    loop.close(wait_seconds=10)
 
 
 def test_the_loop_builds_in_its_own_pool_until_it_is_closed(

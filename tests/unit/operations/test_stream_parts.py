@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -56,6 +57,7 @@ def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once:
             heartbeat=heartbeat,
             host=host or OwnDriver(),
             available_now=once,
+            batch_committed=threading.Event(),
         )
     )
 
