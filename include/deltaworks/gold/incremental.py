@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.event_keys import ARRIVAL, Arrivals, find_duplicates
 from deltaworks.gold.file_scan import has_plain_files
 from deltaworks.gold.partial_sums import HASH_KEYS, Answer, PartialSums, days_since_epoch, input_rows
@@ -59,6 +60,10 @@ _ID_COLUMN, _NO_COLUMN = "event_id", "_row"
 
 class _Unsupported(Exception):
     """The input cannot be read here; the message says why."""
+
+
+#: Errors of an input that cannot be read here. Spark reads it, or fails with an error of its own.
+_LEFT_TO_SPARK = (_Unsupported, DeltaworksError, OSError, LookupError, pa.ArrowException, duckdb.Error, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,9 @@ class IncrementalGold:
         """Returns the answers of those jobs that can be computed here, by table.
 
         Each input is read up to its pinned version. An input that cannot be read is left to Spark, which reports why.
+
+        Raises:
+            TransientError, FencedError: nothing can be read or built now.
         """
         by_input: dict[str, list[tuple[TableJob, MergeableQuery]]] = {}
         for job in jobs:
@@ -117,7 +125,10 @@ class IncrementalGold:
         for name, readers in by_input.items():
             try:
                 answers |= self._answers_over(name, readers)
-            except (_Unsupported, OSError, pa.ArrowException, duckdb.Error, ValueError) as error:
+            except (TransientError, FencedError):
+                self._inputs.pop(name, None)
+                raise
+            except _LEFT_TO_SPARK as error:
                 self._inputs.pop(name, None)
                 log.info("pipeline=%s input=%s is left to Spark: %s", self._spec.pipeline, name, error)
         return answers

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import duckdb
 import pyarrow as pa
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.errors import TransientError
 from deltaworks.gold import incremental as module
 from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import pin_inputs
@@ -223,3 +224,21 @@ def test_an_input_that_cannot_be_read_is_left_to_spark(tmp_path: Path) -> None:
         file.write_bytes(b"broken")
 
     assert events.look("users", [1], events.held) is None
+
+
+def test_a_column_that_the_table_does_not_have_yet_is_left_to_spark(tmp_path: Path) -> None:
+    events = Shop(tmp_path)
+    events.schema = pa.schema([field for field in events.schema if field.name != "device_id"])
+    events.land([(1, "id1", "a", 1)])
+
+    assert events.look("users", [1], events.held) is None
+
+
+def test_an_outage_of_the_storage_ends_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = Shop(tmp_path)
+    events.land([(1, "id1", "a", 1)])
+    outage = TransientError("STORAGE_UNREACHABLE", "no answer", hint="Wait.")
+    monkeypatch.setattr(module._Input, "advance", Mock(side_effect=outage))
+
+    with pytest.raises(TransientError):
+        events.look("users", [1], events.held)
