@@ -5,6 +5,9 @@ and first brings the shadow up to date. If a build commits to the table first, t
 up to date again. The shadow is deleted after the swap is verified. A shadow's number is the application transaction
 version of its swap, so the gold table's own log shows which shadows have been swapped in.
 
+A refresh also proves the builds before it: rows that the shadow, built from all rows, and the table hold differently,
+although no input of theirs has changed since the table was built, are counted and raise GOLD_DIFFERS.
+
 Pending builds are found in the logs of the inputs, without a JVM: most scheduled builds have nothing to do.
 """
 
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
@@ -43,7 +47,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files_commit import FilesCommit
-from deltaworks.tables.lake import Lake, arrow_path, remove_folder
+from deltaworks.tables.lake import Lake, arrow_path, duckdb_source, remove_folder
 from deltaworks.tables.log import TableState, commit_history, state_at
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 from deltaworks.tables.table_swap import TableContent, reasons_against_swap, swap_content, table_content, verify_swap
@@ -119,6 +123,8 @@ class GoldRefreshResult:
     - `rows_before`, `bytes_before`: size of the table before the refresh; `rows`, `bytes`: size of the shadow. Rows are
       None if the log lacks the count of a file.
     - `shadow`: key of an existing shadow to continue with; `failed_checks`: checks that the shadow fails.
+    - `differing_rows`: rows that earlier builds left different from a build of all rows. None if they cannot be
+      compared, because the definition or everything has changed since the last build.
     """
 
     table: str
@@ -132,6 +138,7 @@ class GoldRefreshResult:
     shadow: str = ""
     built_from: Mapping[str, int]
     failed_checks: tuple[str, ...] = ()
+    differing_rows: int | None = None
     seconds: float = 0.0
     reason: str = ""
 
@@ -322,6 +329,7 @@ class _TableRefresh:
             self._fault("checked")
             state = state_at(self._lake, self._objects, key)
             built = read_built_from(self._lake, key)
+            differing = self._differing_rows(key, job)
             swapped = not failures and self._swap(state, built, job, shadows.last_swapped + 1, lock)
             if failures or swapped:
                 break
@@ -336,6 +344,7 @@ class _TableRefresh:
             verify_swap(self._lake, self._objects, self._key, state, version=version)
             self._fault("verified")
             remove_shadow(self._lake, key)
+            self._report_difference(differing)
         return GoldRefreshResult(
             table=self._table.name,
             dry_run=False,
@@ -348,6 +357,7 @@ class _TableRefresh:
             shadow=key if failures else "",
             built_from=built.versions,
             failed_checks=tuple(failures),
+            differing_rows=differing,
             seconds=time.monotonic() - started,
             reason=f"not swapped in: {'; '.join(failures)}" if failures else "",
         )
@@ -367,6 +377,27 @@ class _TableRefresh:
         rows = self._spark.read.format("delta").load(self._lake.storage.spark_uri(key))
         everything = full_plan(job.plan.table, "")
         return failed_checks(self._table, rows, published_rows(self._spark, self._lake, self._key, everything))
+
+    def _differing_rows(self, shadow: str, job: TableJob) -> int | None:
+        """Returns the number of different rows outside of what the next build of the table would replace anyway."""
+        pending = plan_job(self._catalog, self._spec, self._lake, self._table, job.inputs, key=self._key).plan
+        if pending.full or (self._table.affects == "same" and pending.has_work):
+            return None
+        grain = self._table.grain
+        changed = pending.output.condition(self._table.partition_by, "" if grain is None else grain.column)
+        return count_differing_rows(self._lake, self._key, shadow, except_where=changed.replace("`", '"'))
+
+    def _report_difference(self, differing: int | None) -> None:
+        subject = f"{self._spec.pipeline}.{self._table.name}"
+        if differing:
+            summary = (
+                f"{differing:,} rows of {subject} differed from a build of all rows, though none of their inputs had "
+                "changed; they have been replaced."
+            )
+            detail = {"rows": differing}
+            raise_alert(self._objects, cause="GOLD_DIFFERS", subject=subject, summary=summary, detail=detail)
+        elif differing == 0:
+            resolve_alert(self._objects, cause="GOLD_DIFFERS", subject=subject, summary="A build of all rows agrees.")
 
     def _swap_version(self, ordinal: int) -> int | None:
         """Returns the version of a swap; None if the log no longer has its commit."""
@@ -408,6 +439,41 @@ class _TableRefresh:
         except _ShadowBehindError:
             return False
         return True
+
+
+def count_differing_rows(lake: Lake, key: str, other: str, *, except_where: str) -> int | None:
+    """Returns the number of rows that one of two tables has and the other has not. None if their columns differ.
+
+    Floating-point numbers are compared to nine digits: their sums depend on the order of rows.
+
+    Args:
+        except_where: rows that are not compared, as a condition in DuckDB's dialect.
+    """
+    # Imported here: only refreshes compare tables.
+    from deltaworks.tables.duckdb_session import duckdb_session
+
+    opened = [lake.open(name) for name in (key, other)]
+    tables = [table for table in opened if table is not None]
+    fields = [[(field.name, str(field.type)) for field in table.schema().fields] for table in tables]
+    if len(tables) < 2 or fields[0] != fields[1]:
+        return None
+    floating = {name for name, kind in fields[0] if "double" in kind or "float" in kind}
+    columns = ", ".join(
+        f'format(\'{{:.8e}}\', "{name}"::DOUBLE) AS "{name}"' if name in floating else f'"{name}"'
+        for name, _ in fields[0]
+    )
+    with duckdb_session() as session:
+        session.execute("SET TimeZone = 'UTC'").fetchall()
+        for name, table in zip(("current", "rebuilt"), tables, strict=True):
+            session.register(name, duckdb_source(lake, table))
+        current, rebuilt = (
+            f"(SELECT {columns} FROM {name} WHERE NOT coalesce({except_where}, false))"
+            for name in ("current", "rebuilt")
+        )
+        counted = session.sql(
+            f"SELECT count(*) FROM (({current} EXCEPT ALL {rebuilt}) UNION ALL ({rebuilt} EXCEPT ALL {current}))"
+        ).fetchall()
+    return int(counted[0][0])
 
 
 class _ShadowBehindError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
-from deltaworks.gold import refresh
+from deltaworks.gold import refresh, table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
 from deltaworks.privacy.erasure.purge_table import TablePurger
@@ -102,6 +104,27 @@ def test_a_killed_refresh_continues_and_readers_see_the_old_or_new_table(spark: 
     assert {row["edition"] for row in shop.rows("shop", "daily")} == {"v2"}
     assert sorted(row["most"] for row in shop.rows("shop", "busiest")) == [10, 10, 20], "what reads it follows"
     assert rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily").skipped
+
+
+def test_a_refresh_finds_rows_that_a_build_left_wrong(
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuild_gold(spark, shop.catalog, "shop", tables=["plain"])
+    shop.append("shop", "events", [event(2, "later")])
+    run = functools.partial(refresh_gold, spark, shop.catalog, "shop", tables=["plain"], dry_run=False)
+    (waiting,) = run()
+    compute = table_build.compute_answer
+    with monkeypatch.context() as wrong:
+        wrong.setattr(table_build, "compute_answer", lambda *rest, **options: compute(*rest, **options).limit(2))
+        rebuild_gold(spark, shop.catalog, "shop", tables=["plain"], full=True)
+
+    (found,) = run()
+    told = open_subjects(shop.lake.objects, "GOLD_DIFFERS")
+    (mended,) = run()
+
+    assert waiting.differing_rows == 0, "what waits for a build is no difference"
+    assert (found.differing_rows, told) == (1, {"shop.plain"})
+    assert (mended.differing_rows, open_subjects(shop.lake.objects, "GOLD_DIFFERS")) == (0, set())
 
 
 @pytest.mark.integration
