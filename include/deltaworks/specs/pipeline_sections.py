@@ -276,6 +276,21 @@ class PipelineSections(Spec):
         """Tables that every batch may write without being declared: quarantine and, if configured, the archive."""
         return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
+    @property
+    def table_kinds(self) -> dict[str, str]:
+        """All tables that the pipeline stores, with their kinds."""
+        kinds = {
+            "bronze": self.tables,
+            "keyed": self.keyed_tables,
+            "live": self.live,
+            "gold": self.gold.tables,
+            "reference": (*self.references, *self.models),
+        }
+        names = {table.name: kind for kind, tables in kinds.items() for table in tables}
+        if self.mutations is not None:
+            names |= dict.fromkeys((self.mutations.names, self.mutations.intervals), "mutations")
+        return names | {name: name for name in self.engine_tables}
+
     def table(self, name: str) -> TableSpec:
         """Returns a bronze table by name.
 
