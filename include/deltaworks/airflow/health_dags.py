@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dag_factory import DagKind, scheduled_dag
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_alerts import job_callbacks, send_alerts_of_job
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 
 VERDICTS_XCOM = "verdicts"
 BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
+DATA_FILES_MODULE = "deltaworks.recovery.repair.data_file_check"
 
 
 def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
     """Returns the health DAG. It has no retries: the next minute's run is the retry.
 
-    It checks waiting mutation requests too if a pipeline declares mutations.
+    It compares the files of tables with their logs too, and checks waiting mutation requests if a pipeline declares
+    mutations.
     """
     with scheduled_dag(
         PROJECT,
@@ -51,6 +53,15 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
         context={},
     ) as dag:
         CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))
+        if catalog.pipelines:
+            ProcessOperator(
+                task_id="check_data_files",
+                module=DATA_FILES_MODULE,
+                environment=environment,
+                retries=0,
+                execution_timeout=timedelta(minutes=2),
+                on_failure_callback=send_alerts_of_job,
+            )
         if any(pipeline.mutations is not None for pipeline in catalog.pipelines.values()):
             check_mutations_task(environment)
     return dag

@@ -53,6 +53,15 @@ def alert_on_failure(context: Context) -> None:
     log_failure(context)
 
 
+def send_alerts_of_job(context: Context) -> None:
+    """Sends the alerts that a failed job has raised itself, without waiting for the next health check."""
+    try:
+        _deliver(*_open_control())
+    except Exception:  # alerts are kept, and the next health check sends them
+        log.exception("The alerts of the failed task could not be sent.")
+    log_failure(context)
+
+
 def log_failure(context: Context) -> None:
     """Writes condition, subject, message and next step of a failed try as the last line of the task's log.
 

@@ -279,17 +279,15 @@ class PipelineSections(Spec):
     @property
     def table_kinds(self) -> dict[str, str]:
         """All tables that the pipeline stores, with their kinds."""
-        kinds = {
-            "bronze": self.tables,
-            "keyed": self.keyed_tables,
-            "live": self.live,
-            "gold": self.gold.tables,
-            "reference": (*self.references, *self.models),
-        }
-        names = {table.name: kind for kind, tables in kinds.items() for table in tables}
+        kinds = {table.name: "bronze" for table in self.tables}
+        kinds |= {table.name: "keyed" for table in self.keyed_tables}
+        kinds |= {table.name: "live" for table in self.live}
+        kinds |= {table.name: "gold" for table in self.gold.tables}
+        kinds |= {reference.name: "reference" for reference in self.references}
+        kinds |= {model.name: "reference" for model in self.models}
         if self.mutations is not None:
-            names |= dict.fromkeys((self.mutations.names, self.mutations.intervals), "mutations")
-        return names | {name: name for name in self.engine_tables}
+            kinds |= dict.fromkeys((self.mutations.names, self.mutations.intervals), "mutations")
+        return kinds | {name: name for name in self.engine_tables}
 
     def table(self, name: str) -> TableSpec:
         """Returns a bronze table by name.
