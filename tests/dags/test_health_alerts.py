@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from deltaworks.airflow.health_alerts import (
     is_overdue,
     longest_interval,
 )
-from deltaworks.airflow.health_dags import airflow_api
+from deltaworks.airflow.health_dags import SharedApi, airflow_api
 from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung, with_task_starts
 from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.alerts.notification import Notification
@@ -633,10 +634,32 @@ def test_without_a_connection_the_environments_airflow_is_used(monkeypatch: pyte
         monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
         declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
 
-        with airflow_api(declared, should_retry=False) as api:
+        with airflow_api(declared) as api:
             api.pause("games__stream")
 
         assert server.paused["games__stream"]
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_a_run_of_the_health_check_logs_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with airflow_server("games__stream") as server, contextlib.ExitStack() as stack:
+        monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
+        declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
+        shared = SharedApi(declared, stack)
+
+        assert server.issued == 0
+        for _ in range(3):
+            assert len(shared.open().dags()) == 1
+        assert server.issued == 1
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_without_any_login_each_use_of_the_api_has_the_error() -> None:
+    with contextlib.ExitStack() as stack:
+        shared = SharedApi(environment(), stack)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING"):
+                shared.open()
 
 
 @pytest.mark.usefixtures("without_connection")
