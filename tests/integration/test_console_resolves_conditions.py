@@ -275,6 +275,24 @@ def test_quarantined_rows_are_landed_once_they_fit_and_the_alert_resolves(lake: 
     console.await_end(trouble)
 
 
+def test_a_deleted_data_file_is_told_by_name_and_its_rows_come_back(
+    lake: Lake, people: People, console: Console
+) -> None:
+    before = sorted(lake.numbers())
+    files = lake.file(paths.table("clicks", "clicks")).rglob("*.parquet")
+    lost = max((path for path in files if "_delta_log" not in path.parts), key=lambda path: path.stat().st_mtime_ns)
+    lost.unlink()
+    lake.judged(people)
+    trouble = console.await_trouble("DATA_FILE_MISSING", subject="clicks.clicks")
+    assert lost.name in trouble.detail
+
+    recovered = lake.command(f"{command_in(trouble.next_step)} --max-rows {len(before)} --no-dry-run")
+
+    assert sorted(lake.numbers()) == before, recovered.stdout + recovered.stderr
+    lake.judged(people)
+    console.await_end(trouble)
+
+
 def test_a_suspended_table_is_resumed_and_caught_up(lake: Lake, console: Console) -> None:
     before = len(lake.numbers("bought", "kind"))
     log = lake.file(paths.table("clicks", "bought")) / "_delta_log"
