@@ -173,7 +173,7 @@ def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime
     stale_before = open_subjects(objects, "GOLD_STALE")
 
     def check_pipeline(spec: PipelineSpec) -> list[str]:
-        _record_first_seen(objects, spec, now=now)
+        _record_first_look(objects, spec, now=now)
         return [
             f"{spec.pipeline}.{name}"
             for name, table in gold_states(objects, spec, now=now, is_strict=True).items()
@@ -205,7 +205,7 @@ def _alert_on_gold(objects: ObjectStore, subject: str, table: GoldState, before:
     return True
 
 
-def _record_first_seen(objects: ObjectStore, spec: PipelineSpec, *, now: datetime) -> None:
+def _record_first_look(objects: ObjectStore, spec: PipelineSpec, *, now: datetime) -> None:
     """Records when each table with a promise was first seen that was never built: from then on its input waits."""
     for table in spec.gold.tables:
         if spec.gold.max_age_of(table) is None:

@@ -45,7 +45,7 @@ from deltaworks.tables.protected_files import MISSING, find_damaged_files
 log = logging.getLogger(__name__)
 #: Bounds of one run. The check is made every minute.
 MAX_REQUESTS: Final = 1_000
-MAX_SECONDS: Final = 20.0
+MAX_SECONDS: Final = 10.0
 #: What opening a table takes: its last checkpoint, a listing of its log, and the commits since.
 _REQUESTS_TO_OPEN = 5
 #: Partitions of a table that a run compares at least, however many tables there are.
@@ -191,10 +191,10 @@ def check_table(
     if not budget.take(_REQUESTS_TO_OPEN):
         return None
     share, before = budget.share(), progress or TableProgress(checked_at=now)
-    found = live_files(lake, key)
-    if found is None:
+    opened = live_files(lake, key)
+    if opened is None:
         return TableProgress(checked_at=now, covered_at=now)
-    files, version = found
+    files, version = opened
     is_small = len(files) <= _SMALL_TABLE_FILES and version <= _SMALL_TABLE_COMMITS
     folders = {"": files} if is_small else _by_folder(files)
     written = [] if is_small else list(_written_lately(folders, before, max_requests=share // 2))
@@ -268,8 +268,8 @@ def _confirmed(lake: Lake, key: str, files: Mapping[str, LiveFile], suspects: It
     """Returns the problems of files that are looked up again and that the log still names after that."""
     actions = [{"path": quote(path), "size": files[path].size} for path in sorted(suspects)[:_MAX_CONFIRMED]]
     problems = find_damaged_files(lake, key, actions)
-    found = live_files(lake, key) if problems else None
-    return {} if found is None else {path: problem for path, problem in problems.items() if path in found[0]}
+    opened = live_files(lake, key) if problems else None
+    return {} if opened is None else {path: problem for path, problem in problems.items() if path in opened[0]}
 
 
 def check_files(catalog: Catalog, objects: ObjectStore, *, now: datetime, budget: Budget | None = None) -> FileCheck:
@@ -290,8 +290,8 @@ def check_files(catalog: Catalog, objects: ObjectStore, *, now: datetime, budget
 
     checked = dict(zip(order, map_tables(catalog.environment.lake, order, check), strict=True))
     reached = {key: progress for key, progress in checked.items() if progress is not None}
-    kept = {key: progress for key, progress in state.tables.items() if key in declared or _is_broken(catalog, key)}
-    state = FileCheckState(tables=kept | reached)
+    unchecked = {key: progress for key, progress in state.tables.items() if key in declared or _is_broken(catalog, key)}
+    state = FileCheckState(tables=unchecked | reached)
     objects.put(paths.data_file_checks(), state.encode())
     _alert(catalog, objects, declared.keys(), state, now=now)
     damaged = _damaged(state)
