@@ -275,7 +275,8 @@ def _columns_of(catalog: Catalog, pipeline: str, table: str, outer: frozenset[tu
     spec = catalog.pipelines.get(pipeline)
     if spec is None:
         return ()
-    declared = {one.name: tuple(one.column_types()) for one in (*spec.tables, *spec.references)}
+    declared = {one.name: tuple(one.column_types()) for one in spec.tables}
+    declared |= {one.name: tuple(one.column_types()) for one in spec.references}
     declared |= {one.name: tuple(one.types) for one in spec.keyed_tables}
     return declared.get(table) or tuple(_gold_columns(catalog, pipeline, table, outer))
 
