@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
@@ -21,11 +22,12 @@ from deltaworks.airflow.health_alerts import (
     is_overdue,
     longest_interval,
 )
-from deltaworks.airflow.health_dags import airflow_api
+from deltaworks.airflow.health_dags import SharedApi, airflow_api
 from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung, with_task_starts
 from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
@@ -34,13 +36,19 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import ConfigError, hint_for
+from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
+from deltaworks.errors import ConfigError, ContractError, TransientError, hint_for
 from deltaworks.errors.conditions import catalog, verdict_alerts
+from deltaworks.gold.input_views import record_failed, record_refreshed
+from deltaworks.operations.gold import gold_states
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.testing import catalog_of, declare_table, pipeline_spec
 from tests.airflow_server import airflow_server
 from tests.heartbeats import healthy_heartbeat
+from tests.records import record_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
@@ -465,25 +473,76 @@ def test_a_task_with_downstream_tasks_does_not_complete_its_job(objects: LocalOb
     assert objects.list("control/alerts/jobs/") == []
 
 
-def test_a_stale_gold_table_is_alerted_until_it_is_fresh(objects: LocalObjects) -> None:
-    from deltaworks.gold.input_views import record_refreshed
-    from deltaworks.specs.gold import GoldTableSpec
+def gold_catalog(tmp_path: Path) -> Catalog:
+    tables = [
+        {"name": name, "sql": "x.sql", "reads": ["events"], "partition_by": "event_date", "checks": checks}
+        for name, checks in {"daily": {}, "slow": {"max_age_minutes": 600}}.items()
+    ]
+    gold = {"max_age_minutes": 60, "tables": tables}
+    return catalog_of(tmp_path, pipeline_spec(declare_table("events"), pipeline="games", gold=gold))
 
-    checks = {"max_age_minutes": 60}
-    table = GoldTableSpec.model_validate(
-        {"name": "daily", "sql": "x.sql", "reads": ["events"], "partition_by": "event_date", "checks": checks}
-    )
-    plain = table.model_copy(update={"name": "plain", "checks": type(table.checks)()})
-    gold = SimpleNamespace(tables=(table, plain))
-    catalog: Any = SimpleNamespace(pipelines={"games": SimpleNamespace(gold=gold)})
 
-    ages = [0, 59, 61, 62]
-    stale = [alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
-    assert stale == [[], [], ["games.daily"], ["games.daily"]], "counted from when it was first looked for"
-    record_refreshed(PipelineHome(objects, "games"), "daily", now=NOW + timedelta(minutes=63))
+def land_rows(objects: LocalObjects, minute: int) -> None:
+    writer = StreamSummaryWriter(objects, "games")
+    at = (NOW + timedelta(minutes=minute)).isoformat()
+    writer.add(record_of(BatchSummary, batch_id=minute, at=at, rows=5))
+    writer.write(NOW)
 
-    assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=64)) == []
+
+def test_a_gold_table_is_stale_while_landed_rows_wait_and_never_without_new_ones(
+    objects: LocalObjects, tmp_path: Path
+) -> None:
+    catalog, home = gold_catalog(tmp_path), PipelineHome(objects, "games")
+
+    def stale_at(minute: int) -> list[str]:
+        return alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=minute))
+
+    for table in ("daily", "slow"):
+        record_refreshed(home, table, now=NOW)
+    assert [stale_at(minute) for minute in (0, 61, 5_000)] == [[], [], []], "its stream is paused"
+    land_rows(objects, 5_000)
+    assert [stale_at(minute) for minute in (5_001, 5_060, 5_061)] == [[], [], ["games.daily"]]
+    (alert,) = (one for one in alerts(objects) if one.cause == "GOLD_STALE")
+    assert "Rows that landed 61 min ago wait for games.daily" in alert.summary
+    record_refreshed(home, "daily", now=NOW + timedelta(minutes=5_062))
+    assert stale_at(5_063) == []
     assert open_alerts(objects) == set()
+
+
+def test_a_gold_table_that_was_never_built_is_stale_once_rows_wait_since_it_was_seen(
+    objects: LocalObjects, tmp_path: Path
+) -> None:
+    catalog = gold_catalog(tmp_path)
+    land_rows(objects, -5_000)
+    failed = ContractError("GOLD_SQL_INVALID", "x.sql: no such column")
+
+    stale = []
+    for minute in (0, 60, 61):
+        stale.append(alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=minute)))
+        record_failed(PipelineHome(objects, "games"), "daily", failed, now=NOW)
+
+    assert stale == [[], [], ["games.daily"]]
+    assert gold_states(objects, catalog.pipeline("games"), now=NOW)["slow"].state == "never built"
+
+
+def test_gold_alerts_stay_as_they_are_while_the_storage_does_not_answer(
+    objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = gold_catalog(tmp_path)
+    record_refreshed(PipelineHome(objects, "games"), "daily", now=NOW)
+    land_rows(objects, 1)
+    assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=62)) == ["games.daily"]
+    read = objects.get
+
+    def silent(key: str) -> Any:
+        if key == paths.recent_batches("games"):
+            raise TransientError("STORAGE_UNREACHABLE", key)
+        return read(key)
+
+    monkeypatch.setattr(objects, "get", silent)
+    with pytest.raises(TransientError):
+        alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=63))
+    assert ("GOLD_STALE", "games.daily") in open_alerts(objects)
 
 
 def test_a_failing_callback_does_not_fail_the_task(
@@ -575,10 +634,32 @@ def test_without_a_connection_the_environments_airflow_is_used(monkeypatch: pyte
         monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
         declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
 
-        with airflow_api(declared, should_retry=False) as api:
+        with airflow_api(declared) as api:
             api.pause("games__stream")
 
         assert server.paused["games__stream"]
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_a_run_of_the_health_check_logs_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with airflow_server("games__stream") as server, contextlib.ExitStack() as stack:
+        monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
+        declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
+        shared = SharedApi(declared, stack)
+
+        assert server.issued == 0
+        for _ in range(3):
+            assert len(shared.open().dags()) == 1
+        assert server.issued == 1
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_without_any_login_each_use_of_the_api_has_the_error() -> None:
+    with contextlib.ExitStack() as stack:
+        shared = SharedApi(environment(), stack)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING"):
+                shared.open()
 
 
 @pytest.mark.usefixtures("without_connection")

@@ -146,4 +146,4 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["deltawor
     dags, errors, tasks = run_python(program, project)
     assert errors == {}
     assert [name for name in dags if name.endswith("__mutations")] == ["crm__mutations"]
-    assert tasks == ["check_mutations", "check_streams"]
+    assert tasks == ["check_data_files", "check_mutations", "check_streams"]

@@ -27,6 +27,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import Erasures
+from deltaworks.control.summaries.stream import read_recent
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.dag_ids import HEALTH_DAG
 from deltaworks.testing import present, table_rows
@@ -231,6 +232,10 @@ def test_a_failing_channel_recovers_and_waiting_notifications_are_sent(
 def test_stale_gold_is_built(lake: Lake, people: People, console: Console) -> None:
     late = (utc_now() - timedelta(hours=3)).isoformat()
     lake.objects.put(paths.gold_state("clicks", "per_day"), json.dumps({"at": late}).encode())
+    recent = present(read_recent(lake.objects, "clicks"))
+    landed = (utc_now() - timedelta(hours=2)).isoformat()
+    older = recent.replace(batches=tuple(batch.replace(at=landed) for batch in recent.batches))
+    lake.objects.put(paths.recent_batches("clicks"), older.encode())
     lake.judged(people)
     trouble = console.await_trouble("GOLD_STALE", subject="clicks.per_day")
 
@@ -267,6 +272,24 @@ def test_quarantined_rows_are_landed_once_they_fit_and_the_alert_resolves(lake: 
     console.press(trouble.act)
 
     assert lake.numbers("bought", "kind") == [None] * 60
+    console.await_end(trouble)
+
+
+def test_a_deleted_data_file_is_told_by_name_and_its_rows_come_back(
+    lake: Lake, people: People, console: Console
+) -> None:
+    before = sorted(lake.numbers())
+    files = lake.file(paths.table("clicks", "clicks")).rglob("*.parquet")
+    lost = max((path for path in files if "_delta_log" not in path.parts), key=lambda path: path.stat().st_mtime_ns)
+    lost.unlink()
+    lake.judged(people)
+    trouble = console.await_trouble("DATA_FILE_MISSING", subject="clicks.clicks")
+    assert lost.name in trouble.detail
+
+    recovered = lake.command(f"{command_in(trouble.next_step)} --max-rows {len(before)} --no-dry-run")
+
+    assert sorted(lake.numbers()) == before, recovered.stdout + recovered.stderr
+    lake.judged(people)
     console.await_end(trouble)
 
 

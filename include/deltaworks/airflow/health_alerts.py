@@ -5,11 +5,14 @@ All functions are idempotent and safe to call from several processes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
-from deltaworks.airflow.job_alerts import last_success, recorded_at
+from deltaworks.airflow.job_alerts import last_success
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.background import map_concurrently
@@ -17,8 +20,10 @@ from deltaworks.control.health.limits import format_duration
 from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quarantine_next_step
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors.conditions import alert_for_verdict, next_step_for, verdict_alerts
+from deltaworks.operations.gold import GoldState, gold_states
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.schedules import next_run
 
 #: How long a run may take beyond its interval before it is overdue.
@@ -161,32 +166,58 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
 
 
 def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raises or resolves GOLD_STALE of every gold table with `max_age_minutes`, and returns the stale ones."""
+    """Raises or resolves GOLD_STALE of every gold table for which landed rows wait, and returns the stale ones.
+
+    A table without new input is not stale: its stream may be paused, or its producer silent.
+    """
     stale_before = open_subjects(objects, "GOLD_STALE")
 
-    def check_table(watched: tuple[str, str, float]) -> str:
-        pipeline, table, max_age_minutes = watched
-        subject = f"{pipeline}.{table}"
-        age = (now - recorded_at(objects, paths.gold_state(pipeline, table), now=now)).total_seconds()
-        if age <= 60 * max_age_minutes:
-            if subject in stale_before:
-                resolve_alert(objects, cause="GOLD_STALE", subject=subject, summary="It is up to date.", now=now)
-            return ""
-        raise_alert(
-            objects,
-            cause="GOLD_STALE",
-            subject=subject,
-            summary=f"{subject} was last found to be up to date {format_duration(age)} ago; "
-            f"it may be {max_age_minutes:g} min.",
-            detail={"age_seconds": round(age), "max_age_minutes": max_age_minutes},
-            now=now,
-        )
-        return subject
+    def check_pipeline(spec: PipelineSpec) -> list[str]:
+        _record_first_look(objects, spec, now=now)
+        return [
+            f"{spec.pipeline}.{name}"
+            for name, table in gold_states(objects, spec, now=now, is_strict=True).items()
+            if _alert_on_gold(objects, f"{spec.pipeline}.{name}", table, stale_before, now=now)
+        ]
 
-    tables = [
-        (pipeline, table.name, table.checks.max_age_minutes)
-        for pipeline, spec in catalog.pipelines.items()
-        for table in spec.gold.tables
-        if table.checks.max_age_minutes is not None
-    ]
-    return [subject for subject in map_concurrently(check_table, tables) if subject]
+    return list(itertools.chain.from_iterable(map_concurrently(check_pipeline, catalog.pipelines.values())))
+
+
+def _alert_on_gold(objects: ObjectStore, subject: str, table: GoldState, before: set[str], *, now: datetime) -> bool:
+    """Raises or resolves GOLD_STALE of one table; returns whether it is stale."""
+    waits, stale_at = table.waiting_since, table.stale_at
+    if waits is None or stale_at is None or now <= stale_at:
+        if subject in before:
+            summary = "No landed rows wait for it." if waits is None else "It is up to date."
+            resolve_alert(objects, cause="GOLD_STALE", subject=subject, summary=summary, now=now)
+        return False
+    waited = (now - waits).total_seconds()
+    built = "was never built" if table.fresh_at is None else f"was last up to date at {table.fresh_at:%Y-%m-%d %H:%M}"
+    raise_alert(
+        objects,
+        cause="GOLD_STALE",
+        subject=subject,
+        summary=f"Rows that landed {format_duration(waited)} ago wait for {subject}, which {built}; they may wait "
+        f"{table.max_age_minutes:g} min.",
+        detail={"waiting_seconds": round(waited), "max_age_minutes": table.max_age_minutes},
+        now=now,
+    )
+    return True
+
+
+def _record_first_look(objects: ObjectStore, spec: PipelineSpec, *, now: datetime) -> None:
+    """Records when each table with a promise was first seen that was never built: from then on its input waits."""
+    for table in spec.gold.tables:
+        if spec.gold.max_age_of(table) is None:
+            continue
+        key = paths.gold_state(spec.pipeline, table.name)
+        stored, record = objects.get(key), dict[str, Any]()
+        with contextlib.suppress(ValueError, TypeError):
+            record = dict(json.loads(stored.data)) if stored else {}
+        if not {"at", "seen_at"} & record.keys():
+            data = json.dumps({**record, "seen_at": now.isoformat()}).encode()
+            # A build may write its own record meanwhile, which is better.
+            if stored is None:
+                objects.put_if_absent(key, data)
+            else:
+                objects.put_if_match(key, data, stored.etag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,7 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dag_factory import DagKind, scheduled_dag
-from deltaworks.airflow.job_alerts import job_callbacks
+from deltaworks.airflow.job_alerts import job_callbacks, send_alerts_of_job
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 VERDICTS_XCOM = "verdicts"
 BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
+DATA_FILES_MODULE = "deltaworks.recovery.repair.data_file_check"
 
 
 def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
     """Returns the health DAG. It has no retries: the next minute's run is the retry.
 
-    It checks waiting mutation requests too if a pipeline declares mutations.
+    It compares the files of tables with their logs too, and checks waiting mutation requests if a pipeline declares
+    mutations.
     """
     with scheduled_dag(
         PROJECT,
@@ -51,6 +54,15 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
         context={},
     ) as dag:
         CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))
+        if catalog.pipelines:
+            ProcessOperator(
+                task_id="check_data_files",
+                module=DATA_FILES_MODULE,
+                environment=environment,
+                retries=0,
+                execution_timeout=timedelta(minutes=2),
+                on_failure_callback=send_alerts_of_job,
+            )
         if any(pipeline.mutations is not None for pipeline in catalog.pipelines.values()):
             check_mutations_task(environment)
     return dag
@@ -86,6 +98,10 @@ class CheckStreamsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Checks all processes; returns the number of verdicts by state."""
+        with contextlib.ExitStack() as stack:
+            return self._check(context, stack)
+
+    def _check(self, context: Context, stack: contextlib.ExitStack) -> dict[str, Any]:
         # The object store's client is imported in the task, never when the DAG file is parsed.
         from deltaworks.control.health import report as health_report
         from deltaworks.control.health.processes import channel_warning, process_reports
@@ -94,7 +110,7 @@ class CheckStreamsOperator(BaseOperator):
 
         catalog = load_catalog(skip_invalid=True)
         set_environment_keys(catalog.environment)
-        objects = open_objects(catalog.environment.lake)
+        objects, airflow = open_objects(catalog.environment.lake), SharedApi(catalog.environment, stack)
         previous = _previous_verdicts(context)
         reports = health_report.with_waiting_causes(
             catalog,
@@ -102,10 +118,10 @@ class CheckStreamsOperator(BaseOperator):
                 health_report.subjects(catalog),
                 objects,
                 previous=previous,
-                paused=self._paused_lookup(context, catalog.environment),
+                paused=self._paused_lookup(context, airflow),
             ),
         )
-        reports = self._with_task_starts(catalog.environment, reports)
+        reports = self._with_task_starts(airflow, reports)
         reports += health_report.invalid_spec_reports(catalog, objects, previous=previous)
         reports += process_reports(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.format_reports(reports))
@@ -114,14 +130,16 @@ class CheckStreamsOperator(BaseOperator):
         records = {item.subject.key: health_report.verdict_to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         unhealthy = [item.verdict for item in reports if item.verdict.is_unhealthy]
-        self._alert(context, catalog, objects, reports)
-        self._write_run_notes(catalog.environment, reports, previous)
-        self._measure_new_tables(catalog.environment, objects, reports)
+        self._alert(context, catalog, objects, reports, airflow)
+        self._write_run_notes(airflow, reports, previous)
+        self._measure_new_tables(airflow, objects, reports)
         if unhealthy:
             raise _unhealthy_error(unhealthy)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
 
-    def _alert(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
+    def _alert(
+        self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report], airflow: SharedApi
+    ) -> None:
         """Raises, resolves and sends alerts, and restarts hung streams.
 
         If this fails, the error is logged, the verdicts are kept, and the health check writes no heartbeat. The dead
@@ -145,7 +163,7 @@ class CheckStreamsOperator(BaseOperator):
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
             if due := alert_on_erasures(objects, catalog, now=now):
                 self.log.warning("Erasures due: %s", ", ".join(due))
-            self._restart_hung(catalog.environment, objects, reports)
+            self._restart_hung(catalog.environment, objects, reports, airflow)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
@@ -155,9 +173,7 @@ class CheckStreamsOperator(BaseOperator):
         except Exception:
             self.log.exception("Alerts could not be raised or sent.")
 
-    def _write_run_notes(
-        self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]
-    ) -> None:
+    def _write_run_notes(self, airflow: SharedApi, reports: list[Report], previous: Mapping[str, Verdict]) -> None:
         """Updates the notes of the streams' runs if Airflow is reachable. Notes are optional: failures are logged."""
         from deltaworks.airflow.restarts import due_notes, write_notes
         from deltaworks.control.clock import utc_now
@@ -166,15 +182,14 @@ class CheckStreamsOperator(BaseOperator):
         if not notes:
             return
         try:
-            with airflow_api(environment, should_retry=False) as api:
-                write_notes(notes, api)
+            write_notes(notes, airflow.open())
         except DeltaworksError as error:
             if error.condition == "AIRFLOW_CONNECTION_MISSING":
                 self.log.info("Stream runs get no notes: %s", error)
             else:
                 self.log.warning("Notes of stream runs could not be written: %s", error)
 
-    def _measure_new_tables(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
+    def _measure_new_tables(self, airflow: SharedApi, objects: ObjectStore, reports: list[Report]) -> None:
         """Starts the first snapshot of tables, which would otherwise have no sizes before the first night.
 
         It looks every ten minutes. Failures are logged: the night takes a snapshot too.
@@ -188,23 +203,21 @@ class CheckStreamsOperator(BaseOperator):
             return
         try:
             if missing := unmeasured_pipelines(reports, objects, now=now):
-                with airflow_api(environment, should_retry=False) as api:
-                    started = start_first_snapshots(missing, api, now=now)
+                started = start_first_snapshots(missing, airflow.open(), now=now)
                 self.log.info("Their tables are measured for the first time: %s", ", ".join(started) or "none")
         except DeltaworksError as error:
             self.log.info("The first snapshots of tables could not be started: %s", error)
 
-    def _paused_lookup(self, context: Context, environment: EnvironmentSpec) -> PausedLookup:
+    def _paused_lookup(self, context: Context, airflow: SharedApi) -> PausedLookup:
         """Returns a look-up of paused DAGs: one request for all, or one for each DAG if the API is not reachable."""
         try:
-            with airflow_api(environment, should_retry=False) as api:
-                paused = {dag.dag_id for dag in api.dags(only_paused=True)}
+            paused = {dag.dag_id for dag in airflow.open().dags(only_paused=True)}
         except DeltaworksError as error:
             self.log.info("Paused DAGs are looked up one by one: %s", error)
             return functools.cache(lambda dag_id: _is_paused(context, dag_id))
         return lambda dag_id: dag_id in paused
 
-    def _with_task_starts(self, environment: EnvironmentSpec, reports: list[Report]) -> list[Report]:
+    def _with_task_starts(self, airflow: SharedApi, reports: list[Report]) -> list[Report]:
         """Looks up the tasks of processes that look hung, if Airflow is reachable: they may only just have started."""
         from deltaworks.airflow.restarts import hung_reports, with_task_starts
         from deltaworks.control.clock import utc_now
@@ -212,13 +225,14 @@ class CheckStreamsOperator(BaseOperator):
         if not hung_reports(reports):
             return reports
         try:
-            with airflow_api(environment, should_retry=False) as api:
-                return with_task_starts(reports, api, now=utc_now())
+            return with_task_starts(reports, airflow.open(), now=utc_now())
         except DeltaworksError as error:
             self.log.warning("Tasks of hung processes could not be looked up: %s", error)
             return reports
 
-    def _restart_hung(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
+    def _restart_hung(
+        self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report], airflow: SharedApi
+    ) -> None:
         """Restarts hung streams if Airflow is reachable. Failures are logged, so that alerts are still sent."""
         from deltaworks.airflow.health_alerts import subject_of
         from deltaworks.airflow.restarts import HungProcess, hung_reports, resolve_restart_alerts, restart_hung
@@ -242,18 +256,41 @@ class CheckStreamsOperator(BaseOperator):
         if not hung:
             return
         try:
-            with airflow_api(environment) as api:
-                for line in restart_hung(objects, hung, api, now=now):
-                    self.log.warning("Hung: %s", line)
+            for line in restart_hung(objects, hung, airflow.open(), now=now):
+                self.log.warning("Hung: %s", line)
         except DeltaworksError as error:
             self.log.error("Hung streams could not be restarted: %s", error)
 
 
-def airflow_api(environment: EnvironmentSpec, *, should_retry: bool = True) -> AirflowApi:
+class SharedApi:
+    """This Airflow's API, opened at its first use in a run and closed with it. What failed to open is not tried again;
+    the next minute's run is the retry.
+    """
+
+    def __init__(self, environment: EnvironmentSpec, stack: contextlib.ExitStack) -> None:
+        self._environment, self._stack = environment, stack
+        self._opened: AirflowApi | DeltaworksError | None = None
+
+    def open(self) -> AirflowApi:
+        """Returns the client.
+
+        Raises:
+            ConfigError: from `airflow_api`.
+        """
+        if self._opened is None:
+            try:
+                self._opened = self._stack.enter_context(airflow_api(self._environment))
+            except DeltaworksError as error:
+                self._opened = error
+        if isinstance(self._opened, DeltaworksError):
+            raise self._opened
+        return self._opened
+
+
+def airflow_api(environment: EnvironmentSpec) -> AirflowApi:
     """Returns a client of this Airflow's API, from its connection or else the environment's declaration.
 
-    Args:
-        should_retry: whether requests are retried; without retries the timeout is 10 s.
+    Requests time out after 10 s and are not retried.
 
     Raises:
         ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams have to be restarted manually;
@@ -270,7 +307,7 @@ def airflow_api(environment: EnvironmentSpec, *, should_retry: bool = True) -> A
     else:
         fields = {name: getattr(connection, name) for name in CONNECTION_FIELDS}
         login = login_from_connection(fields, connection.extra_dejson, source=source)
-    return AirflowApi(login, timeout_seconds=30.0 if should_retry else 10.0, should_retry=should_retry)
+    return AirflowApi(login, timeout_seconds=10.0, should_retry=False)
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -53,6 +53,15 @@ def alert_on_failure(context: Context) -> None:
     log_failure(context)
 
 
+def send_alerts_of_job(context: Context) -> None:
+    """Sends the alerts that a failed job has raised itself, without waiting for the next health check."""
+    try:
+        _deliver(*_open_control())
+    except Exception:  # alerts are kept, and the next health check sends them
+        log.exception("The alerts of the failed task could not be sent.")
+    log_failure(context)
+
+
 def log_failure(context: Context) -> None:
     """Writes condition, subject, message and next step of a failed try as the last line of the task's log.
 
@@ -175,23 +184,16 @@ def _is_selection(context: Context) -> bool:
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
     """Returns when a DAG last succeeded. For a DAG that never has, returns the time of the first call."""
-    return recorded_at(objects, _success_key(dag_id), now=now)
-
-
-def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
-    """Returns the time stored in an object. If it is missing or damaged, stores and returns `now`."""
-    item = objects.get(key)
+    key = _success_key(dag_id)
+    item, data = objects.get(key), json.dumps({"at": now.isoformat()}).encode()
     if item is None:
-        objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
+        objects.put_if_absent(key, data)
         return now
-    others: dict[str, Any] = {}
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        # A gold table that was never built may have the record of its failed build.
-        others = dict(json.loads(item.data))
-        if (recorded := parse_iso(others["at"])) is not None:
+        if (recorded := parse_iso(json.loads(item.data)["at"])) is not None:
             return recorded
     # The time is stored. Otherwise it would be `now` in each call, and a DAG without a success would never be overdue.
-    objects.put(key, json.dumps({**others, "at": now.isoformat()}).encode())
+    objects.put(key, data)
     return now
 
 

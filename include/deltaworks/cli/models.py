@@ -26,7 +26,9 @@ gold = typer.Typer(no_args_is_help=True)
 def list_gold(pipeline: PipelineArgument) -> Listing:
     """List the gold tables of a pipeline: built, failing since when with the error, or stale."""
     spec, objects = catalog().pipeline(pipeline), open_objects(catalog().environment.lake)
-    listing = Listing(("table", "state", "up to date", "max age", "since", "error", "next step"), layout="blocks")
+    listing = Listing(
+        ("table", "state", "up to date", "rows wait at most", "since", "error", "next step"), layout="blocks"
+    )
     for name, table in gold_states(objects, spec, now=utc_now()).items():
         since = table.failing_since or (table.stale_at if table.state == "stale" else None)
         age = "" if table.max_age_minutes is None else f"{table.max_age_minutes:g} min"

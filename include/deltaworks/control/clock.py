@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,6 +28,14 @@ def parse_iso(text: str | None) -> datetime | None:
         return None
     instant = datetime.fromisoformat(text)
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def instant_or_none(value: Any) -> datetime | None:
+    """Parses a time of a record that may be damaged; None if it is no time."""
+    try:
+        return parse_iso(value)
+    except (ValueError, TypeError):
+        return None
 
 
 def parse_range_end(text: str | None) -> datetime | None:

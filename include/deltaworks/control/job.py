@@ -207,6 +207,16 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     )
 
 
+def error_of_table(error: BaseException, table: str) -> DeltaworksError:
+    """Converts any exception to a DeltaworksError whose message names the table. Words of a sentence are no names."""
+    converted = as_deltaworks_error(error)
+    if re.search(rf"(?:^|[.'\"`/]|\btable ){re.escape(table)}(?![\w-])", converted.message):
+        return converted
+    named = converted.with_message(f"{table}: {converted.message}")
+    named.__cause__ = error
+    return named
+
+
 def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
     if _DELTA_CONFLICT.search(text):
         return ConcurrencyError(

@@ -449,6 +449,11 @@ def health_verdicts() -> str:
     return alerts("verdicts.json")
 
 
+def data_file_checks() -> str:
+    """Returns the key of how far the health check has compared the files of tables with their logs."""
+    return alerts("data_files.json")
+
+
 def silences() -> str:
     """Returns the folder of silences."""
     return alerts("silences/")

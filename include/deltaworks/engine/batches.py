@@ -339,7 +339,10 @@ class BatchProcessor:
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
             quarantined_events=int(prepared.source.get("quarantined_events", prepared.quarantined)),
             rejected=parse_counts(prepared.source.get("rejected", ())),
-            rejected_events=parse_counts(prepared.source.get("rejected_events", ())),
+            rejected_events=tuple(
+                (code, name, path, int(events))
+                for code, name, path, events in prepared.source.get("rejected_events", ())
+            ),
             arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),
         )
 

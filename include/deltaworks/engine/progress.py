@@ -44,7 +44,7 @@ class BatchReport:
         events: number of events read, including rejected ones.
         quarantined_events: number of events in quarantine; one of the `quarantined` rows may stand for many.
         rejected: most frequent quarantine reasons as (code, field, events).
-        rejected_events: same as (code, event name, events).
+        rejected_events: same as (code, event name, field, events).
         arrived_us: evenly spaced sample of arrival times in microseconds since 1970; empty if the source has none.
     """
 
@@ -68,12 +68,12 @@ class BatchReport:
     quarantined_events: int = 0
     rejected: tuple[tuple[str, str, int], ...] = ()
     arrived_us: tuple[int, ...] = ()
-    rejected_events: tuple[tuple[str, str, int], ...] = ()
+    rejected_events: tuple[tuple[str, str, str, int], ...] = ()
 
 
 def parse_counts(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
-    """Converts counts read from JSON to tuples of (code, name, events)."""
-    return tuple((code, name, int(events)) for code, name, events in rows)
+    """Converts counts read from JSON to tuples of (code, field, events)."""
+    return tuple((code, path, int(events)) for code, path, events in rows)
 
 
 PROGRESS_SCHEMA = arrow_schema(

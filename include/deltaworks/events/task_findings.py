@@ -19,6 +19,8 @@ from deltaworks.events.reasons import RejectedEvent, to_printable
 MAX_NEW_FIELDS = 1_000
 #: Maximum number of distinct quarantine reasons that a task counts, and that the ledger stores per batch.
 MAX_REASONS, MAX_LEDGER_REASONS = 1_000, 20
+#: The same for reasons by event and field, of which there are more.
+MAX_LEDGER_KINDS = 100
 #: Event names are truncated to this length.
 MAX_NAME_LENGTH = 200
 #: Maximum number of keys of missing objects in the findings. Quarantine has all of them.
@@ -53,7 +55,7 @@ class TaskFindings:
         events: number of parsed events, including rejected ones.
         quarantined: number of quarantined events; a row of quarantine may stand for many.
         rejected: quarantined events by reason code and field.
-        rejected_events: quarantined events by reason code and event name.
+        rejected_events: quarantined events by reason code, event name and field.
         refusal: the error if access to an object was denied.
         any_read: whether some payload could be read.
     """
@@ -66,7 +68,7 @@ class TaskFindings:
     events: int = field(default=0, compare=False)
     quarantined: int = field(default=0, compare=False)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
-    rejected_events: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
+    rejected_events: Counter[tuple[str, str, str]] = field(default_factory=Counter, compare=False)
     unusable_times: int = 0
     invalid_addresses: Counter[str] = field(default_factory=Counter)
     privacy: Counter[str] = field(default_factory=Counter)
@@ -101,7 +103,8 @@ class TaskFindings:
                 if reason in self.rejected or len(self.rejected) < MAX_REASONS:
                     self.rejected[reason] += row.events
             event = to_printable(row.event_name or "")[:MAX_NAME_LENGTH]
-            for kind in {(str(reason.code), event) for reason in row.reasons}:
+            fields = {(str(reason.code), to_printable(reason.path)[:MAX_NAME_LENGTH]) for reason in row.reasons}
+            for kind in {(code, event, path) for code, path in fields}:
                 if kind in self.rejected_events or len(self.rejected_events) < MAX_REASONS:
                     self.rejected_events[kind] += row.events
 
@@ -137,8 +140,8 @@ class TaskFindings:
             "over_budget": _sorted_by_name(self.over_budget),
             "events": self.events,
             "quarantined_events": self.quarantined,
-            "rejected": [[code, path, events] for (code, path), events in _most_frequent(self.rejected)],
-            "rejected_events": [[code, name, events] for (code, name), events in _most_frequent(self.rejected_events)],
+            "rejected": _most_frequent(self.rejected.items(), MAX_LEDGER_REASONS),
+            "rejected_events": _most_frequent(self.rejected_events.items(), MAX_LEDGER_KINDS),
             "unusable_times": self.unusable_times,
             "invalid_addresses": _sorted_by_name(self.invalid_addresses),
             "privacy": _sorted_by_name(self.privacy),
@@ -161,7 +164,7 @@ class TaskFindings:
             "events": self.events,
             "quarantined": self.quarantined,
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
-            "rejected_events": [[code, name, events] for (code, name), events in self.rejected_events.items()],
+            "rejected_events": [[*kind, events] for kind, events in self.rejected_events.items()],
             "unusable_times": self.unusable_times,
             "invalid_addresses": dict(self.invalid_addresses),
             "privacy": dict(self.privacy),
@@ -183,7 +186,9 @@ class TaskFindings:
             events=record["events"],
             quarantined=record["quarantined"],
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
-            rejected_events=Counter({(code, name): events for code, name, events in record["rejected_events"]}),
+            rejected_events=Counter(
+                {(code, name, path): events for code, name, path, events in record["rejected_events"]}
+            ),
             unusable_times=record["unusable_times"],
             invalid_addresses=Counter(record["invalid_addresses"]),
             privacy=Counter(record["privacy"]),
@@ -198,8 +203,10 @@ class TaskFindings:
         return findings
 
 
-def _most_frequent(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
-    return sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_LEDGER_REASONS]
+def _most_frequent(counted: Iterable[tuple[tuple[str, ...], int]], limit: int) -> list[list[Any]]:
+    """Returns the most frequent kinds, each as a list that ends with its number of events."""
+    ranked = sorted(counted, key=lambda item: (-item[1], item[0]))
+    return [[*kind, events] for kind, events in ranked[:limit]]
 
 
 def _failure_record(failure: DeltaworksError | None) -> dict[str, Any] | None:

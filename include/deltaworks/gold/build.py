@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.job import as_deltaworks_error, error_of_table
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,
@@ -248,16 +247,6 @@ def raise_failures(
         raise combined_error("GOLD_TABLES_FAILED", [*errors, checks], tables=tables) from checks
 
 
-def table_failure(table: str, error: Exception) -> DeltaworksError:
-    """Returns the error of one gold table, whose message names it."""
-    converted = as_deltaworks_error(error)
-    if re.search(rf"\b{table}\b", converted.message):
-        return converted
-    failure = converted.with_message(f"{table}: {converted.message}")
-    failure.__cause__ = error
-    return failure
-
-
 class _BuildRun:
     """Builds several tables from the same pinned inputs. Duplicate events are found once for all of them."""
 
@@ -340,7 +329,7 @@ class _BuildRun:
         """
         if table.name in self.errors:
             return
-        failure = self.errors[table.name] = table_failure(table.name, error)
+        failure = self.errors[table.name] = error_of_table(error, table.name)
         self._record_failure(table, failure)
         if self._listener is not None:
             self._listener.on_failed(table, failure)

@@ -203,7 +203,7 @@ def record_failed(home: PipelineHome, table: str, error: DeltaworksError, *, now
     stored = home.objects.get(key)
     try:
         record = json.loads(stored.data) if stored is not None else {}
-        before = {name: record[name] for name in ("at", "failing_since") if name in record}
+        before = {name: record[name] for name in ("at", "seen_at", "failing_since") if name in record}
     except (ValueError, TypeError):
         before = {}
     at = now.isoformat() if now else iso_now()

@@ -24,12 +24,13 @@ from pyspark.sql import SparkSession
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import error_of_table
 from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.gold.answer import failed_checks
-from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold, select_gold_tables, table_failure
+from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold, select_gold_tables
 from deltaworks.gold.input_views import (
     BUILT_FROM,
     FINGERPRINT,
@@ -241,7 +242,7 @@ def refresh_gold(
         try:
             results[table.name] = _TableRefresh(spark, catalog, spec, table, fault).run()
         except Exception as error:  # the tables that do not read it are still refreshed
-            failure = errors[table.name] = table_failure(table.name, error)
+            failure = errors[table.name] = error_of_table(error, table.name)
             if isinstance(failure, TransientError | FencedError):
                 raise
             log_failure(pipeline, table.name, failure, error)

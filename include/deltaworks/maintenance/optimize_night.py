@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.job import error_of_table
 from deltaworks.control.locks.exclusive import ExclusiveLock
 from deltaworks.control.locks.write_turn import TurnFactory, uncontested_turn, write_turn
 from deltaworks.control.provenance import current_run
@@ -226,13 +225,11 @@ def _benefit(candidate: Candidate) -> float:
 
 def table_error(error: BaseException, *, pipeline: str, table: str) -> DeltaworksError:
     """Returns the error of one table, whose message names it, and the data file if the error is about one."""
-    converted = as_deltaworks_error(error)
-    if converted.condition == "JOB_FAILED":
-        damaged = data_file_error(error, tables=[f"{pipeline}.{table}"])
-        return damaged or DeltaworksError("OPTIMIZE_FAILED", f"{table}: {converted.message}", retryable=True)
-    if f"{table!r}" in converted.message or re.search(rf"(?:^|[ .]){table}[ :]", converted.message):
-        return converted
-    return converted.with_message(f"{table}: {converted.message}")
+    named = error_of_table(error, table)
+    if named.condition != "JOB_FAILED":
+        return named
+    damaged = data_file_error(error, tables=[f"{pipeline}.{table}"])
+    return damaged or DeltaworksError("OPTIMIZE_FAILED", named.message, retryable=True)
 
 
 log = logging.getLogger(__name__)

@@ -137,8 +137,8 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "deltaworks_gold_age_seconds",
             ),
             Panel(
-                "Age relative to declared maximum",
-                f"deltaworks_gold_age_seconds{_PIPELINES} / deltaworks_gold_max_age_seconds{_PIPELINES}",
+                "Waiting rows relative to declared maximum",
+                f"deltaworks_gold_waiting_seconds{_PIPELINES} / deltaworks_gold_max_age_seconds{_PIPELINES}",
                 "{{pipeline}}.{{table}}",
                 "",
                 unit="percentunit",

@@ -10,6 +10,7 @@ data. Bind it to an address that only Prometheus reaches.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -19,8 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from typing import Final, Literal, get_args
+from functools import cache, partial
+from typing import Any, Final, Literal, get_args
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_wsgi_server
@@ -41,7 +42,7 @@ from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.records.collector import CollectorHeartbeat
 from deltaworks.control.records.store import RecordStore
-from deltaworks.control.summaries.stream import RecentBatches
+from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 
@@ -212,15 +213,27 @@ def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterato
 
 def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
     tables = [(name, table) for name, spec in catalog.pipelines.items() for table in spec.gold.tables]
+    recent = cache(partial(read_recent, objects))
     stored = map_concurrently(lambda item: objects.get(paths.gold_state(item[0], item[1].name)), tables)
     for (pipeline, table), item in zip(tables, stored, strict=True):
-        if table.checks.max_age_minutes is not None:
-            declared = 60 * table.checks.max_age_minutes
-            yield Sample("deltaworks_gold_max_age_seconds", (pipeline, table.name), declared)
+        max_age_minutes = catalog.pipelines[pipeline].gold.max_age_of(table)
+        if max_age_minutes is not None:
+            yield Sample("deltaworks_gold_max_age_seconds", (pipeline, table.name), 60 * max_age_minutes)
+            record = _record_of(item)
+            waits = gold_waiting_since(objects, catalog.pipelines[pipeline], table, record, recent=recent)
+            waited = 0.0 if waits is None else max(0.0, (now - waits).total_seconds())
+            yield Sample("deltaworks_gold_waiting_seconds", (pipeline, table.name), waited)
         recorded_at = _recorded_time(item.data) if item is not None else None
         if recorded_at is not None:
             age = max(0.0, (now - recorded_at).total_seconds())
             yield Sample("deltaworks_gold_age_seconds", (pipeline, table.name), age)
+
+
+def _record_of(item: StoredObject | None) -> dict[str, Any]:
+    """Returns a stored record; empty if there is none, or if it is damaged."""
+    with contextlib.suppress(ValueError, TypeError):
+        return dict(json.loads(item.data)) if item else {}
+    return {}
 
 
 def _alerts(objects: ObjectStore) -> Iterator[Sample]:
@@ -354,10 +367,17 @@ _FAMILIES: Final = (
         "s",
     ),
     MetricFamily(
+        "deltaworks_gold_waiting_seconds",
+        "gauge",
+        ("pipeline", "table"),
+        "Time since the first rows landed that a gold table with a declared maximum has not; 0 if none wait.",
+        "s",
+    ),
+    MetricFamily(
         "deltaworks_gold_max_age_seconds",
         "gauge",
         ("pipeline", "table"),
-        "Declared maximum age of a gold table.",
+        "Declared maximum time for which landed rows wait for a gold table.",
         "s",
     ),
     MetricFamily("deltaworks_alert_open", "gauge", ("cause", "severity"), "Open alerts by cause and severity."),

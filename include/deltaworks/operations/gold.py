@@ -5,19 +5,22 @@ A training can be repeated, to check that it is reproducible.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from deltaworks.control import paths
-from deltaworks.control.clock import parse_iso
+from deltaworks.control.clock import instant_or_none, parse_iso
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
+from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import ENGINE_SECTION, Options, Positional, TableNames
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from deltaworks.control.objects import ObjectStore
     from deltaworks.control.records.model import FoldReport, ModelRun
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.gold import GoldTableSpec
     from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.tables.lake import Lake
 
@@ -34,12 +38,14 @@ if TYPE_CHECKING:
 class GoldState:
     """Whether a gold table is `failing`, `stale`, `never built`, `fresh`, or `built` without a declared age.
 
-    The last build that found the table up to date was at `fresh_at`. The declared age is exceeded at `stale_at`. Builds
-    fail since `failing_since` with `error`, whose next step is `next_step`.
+    The last build that found the table up to date was at `fresh_at`. Rows that landed after it wait since
+    `waiting_since`, and too long from `stale_at` on; without such rows the table is not stale, however old it is.
+    Builds fail since `failing_since` with `error`, whose next step is `next_step`.
     """
 
     state: str
     fresh_at: dt.datetime | None
+    waiting_since: dt.datetime | None
     stale_at: dt.datetime | None
     max_age_minutes: float | None
     failing_since: dt.datetime | None = None
@@ -47,33 +53,59 @@ class GoldState:
     next_step: str = ""
 
 
-def gold_states(objects: ObjectStore, spec: PipelineSpec, *, now: dt.datetime) -> dict[str, GoldState]:
-    """Returns the state of each gold table of a pipeline. A record that cannot be read counts as missing."""
+def gold_states(
+    objects: ObjectStore, spec: PipelineSpec, *, now: dt.datetime, is_strict: bool = False
+) -> dict[str, GoldState]:
+    """Returns the state of each gold table of a pipeline. A record that cannot be read counts as missing.
+
+    Args:
+        is_strict: raise if the storage does not say whether rows wait; otherwise none do.
+    """
     stream_failures = _stream_failures(objects, spec.pipeline)
+    recent = functools.cache(functools.partial(read_recent, objects))
     return {
         table.name: _gold_state(
-            _build_record(objects, spec.pipeline, table.name),
-            stream_failures.get(table.name),
-            table.checks.max_age_minutes,
-            now,
+            objects,
+            spec,
+            table,
+            stream_failure=stream_failures.get(table.name),
+            recent=recent,
+            is_strict=is_strict,
+            now=now,
         )
         for table in spec.gold.tables
     }
 
 
 def _gold_state(
-    record: Mapping[str, Any], stream_failure: Mapping[str, Any] | None, max_age_minutes: float | None, now: dt.datetime
+    objects: ObjectStore,
+    spec: PipelineSpec,
+    table: GoldTableSpec,
+    *,
+    stream_failure: Mapping[str, Any] | None,
+    recent: Callable[[str], RecentBatches | None],
+    is_strict: bool,
+    now: dt.datetime,
 ) -> GoldState:
-    fresh_at = _instant(record.get("at"))
-    stale_at = None
-    if fresh_at is not None and max_age_minutes is not None:
-        stale_at = fresh_at + dt.timedelta(minutes=max_age_minutes)
-    is_stale = stale_at is not None and now > stale_at
-    state = "never built" if fresh_at is None else "built" if stale_at is None else "stale" if is_stale else "fresh"
-    built = GoldState(state=state, fresh_at=fresh_at, stale_at=stale_at, max_age_minutes=max_age_minutes)
+    record, max_age_minutes = _build_record(objects, spec.pipeline, table.name), spec.gold.max_age_of(table)
+    fresh_at, stale_at = instant_or_none(record.get("at")), None
+    waits = None
+    if max_age_minutes is not None:
+        with contextlib.nullcontext() if is_strict else contextlib.suppress(DeltaworksError):
+            waits = gold_waiting_since(objects, spec, table, record, recent=recent)
+    if waits is not None and max_age_minutes is not None:
+        stale_at = waits + dt.timedelta(minutes=max_age_minutes)
+    promised = "built" if max_age_minutes is None else "stale" if stale_at is not None and now > stale_at else "fresh"
+    built = GoldState(
+        state="never built" if fresh_at is None else promised,
+        fresh_at=fresh_at,
+        waiting_since=waits,
+        stale_at=stale_at,
+        max_age_minutes=max_age_minutes,
+    )
     # The stream retries a table that it cannot refresh; a scheduled build records its failure in the lake.
     failure = stream_failure or record
-    failing_since = _instant(failure.get("failing_since") or failure.get("since"))
+    failing_since = instant_or_none(failure.get("failing_since") or failure.get("since"))
     if failing_since is None:
         return built
     return replace(
@@ -143,13 +175,6 @@ def _built(lake: Lake, key: str) -> GoldExplanation:
         last_at=builds[0].at,
         last_rows=None if rows is None else int(rows),
     )
-
-
-def _instant(value: Any) -> dt.datetime | None:
-    try:
-        return parse_iso(value)
-    except (ValueError, TypeError, AttributeError):
-        return None
 
 
 def _build_record(objects: ObjectStore, pipeline: str, table: str) -> dict[str, Any]:
@@ -318,7 +343,6 @@ def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
 
 
 def _parse_until(text: str | None) -> dt.datetime | None:
-    from deltaworks.control.clock import parse_iso
 
     try:
         return parse_iso(text)

@@ -158,8 +158,15 @@ class GoldSpec(Spec):
     deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
         default=None, gt=0, description="time after queueing from which an alert is raised for an unfinished run"
     )
+    max_age_minutes: Annotated[float | None, IMMEDIATE] = Field(
+        default=None, gt=0, description="how long landed rows may wait for a table that declares no such check"
+    )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
     tables: Annotated[tuple[GoldTableSpec, ...], _GOLD_TABLES] = ()
+
+    def max_age_of(self, table: GoldTableSpec) -> float | None:
+        """Returns how many minutes landed rows may wait to be in a table; None without a promise."""
+        return self.max_age_minutes if table.checks.max_age_minutes is None else table.checks.max_age_minutes
 
     @property
     def stream_refreshed_tables(self) -> tuple[GoldTableSpec, ...]:

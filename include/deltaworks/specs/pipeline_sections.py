@@ -276,6 +276,19 @@ class PipelineSections(Spec):
         """Tables that every batch may write without being declared: quarantine and, if configured, the archive."""
         return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
+    @property
+    def table_kinds(self) -> dict[str, str]:
+        """All tables that the pipeline stores, with their kinds."""
+        kinds = {table.name: "bronze" for table in self.tables}
+        kinds |= {table.name: "keyed" for table in self.keyed_tables}
+        kinds |= {table.name: "live" for table in self.live}
+        kinds |= {table.name: "gold" for table in self.gold.tables}
+        kinds |= {reference.name: "reference" for reference in self.references}
+        kinds |= {model.name: "reference" for model in self.models}
+        if self.mutations is not None:
+            kinds |= dict.fromkeys((self.mutations.names, self.mutations.intervals), "mutations")
+        return kinds | {name: name for name in self.engine_tables}
+
     def table(self, name: str) -> TableSpec:
         """Returns a bronze table by name.
 

@@ -51,7 +51,8 @@ _STAT_BATCH_SIZE = 1_000
 Depth = Literal["size", "footer", "rows"]
 #: Threads per check. A thread that reads rows holds a batch of them in memory.
 _CHECK_THREADS: Final[Mapping[Depth, int]] = {"footer": 16, "rows": 4}
-_MISSING: Final = "is missing"
+#: The problem of a file that does not exist.
+MISSING: Final = "is missing"
 _INTERVAL_PART = r"(\d+)\s+(microsecond|millisecond|second|minute|hour|day|week|month|year)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_INTERVAL_PART}(?:\s+{_INTERVAL_PART})*", re.IGNORECASE)
 #: Hours of a unit; of months and years, which Delta does not define as a length, the longest.
@@ -108,7 +109,7 @@ def find_damaged_files(
     root = arrow_path(lake.storage, key)
     infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in absent]) if absent else []
     problems = {
-        path: f"has {info.size:,} bytes, which is not the size in the log" if info.is_file else _MISSING
+        path: f"has {info.size:,} bytes, which is not the size in the log" if info.is_file else MISSING
         for path, info in zip(absent, infos, strict=True)
     }
     if depth != "size":
@@ -131,11 +132,11 @@ def _file_problem(filesystem: fs.FileSystem, root: str, with_rows: bool, added: 
             if with_rows:
                 rows = sum(batch.num_rows for batch in parquet_batches(source))
     except FileNotFoundError:
-        return path, _MISSING
+        return path, MISSING
     except (OSError, pa.ArrowException) as error:
         if (damage := data_file_error(error, tables=[root])) is None:
             raise
-        return path, _MISSING if damage.condition == "DATA_FILE_MISSING" else describe_cause(error)
+        return path, MISSING if damage.condition == "DATA_FILE_MISSING" else describe_cause(error)
     if logged_rows is not None and rows != logged_rows:
         return path, f"has {rows:,} rows, and the log says {logged_rows:,}"
     return path, ""

@@ -71,9 +71,11 @@ def held_by(by: str) -> tuple[HoldSummary, ...]:
     return (HoldSummary(by=by, since=at(3_600)),)
 
 
-def rows(reason: str, number: int, *, event: str = "", date: str = "2026-03-01", spec: str = "4f2a") -> OpenRowCount:
+def rows(
+    reason: str, number: int, *, event: str = "", field: str = "", date: str = "2026-03-01", spec: str = "4f2a"
+) -> OpenRowCount:
     """Returns open rows of a group."""
-    return OpenRowCount(date=date, reason=reason, event=event, spec=spec, rows=number)
+    return OpenRowCount(date=date, reason=reason, event=event, field=field, spec=spec, rows=number)
 
 
 def put_quarantine(objects: ObjectStore, pipeline: str, *kinds: OpenRowCount, other: int = 0) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control.backoff import OUTAGE_CONDITIONS
-from deltaworks.control.job import as_deltaworks_error, print_result_line, print_results, run_job
+from deltaworks.control.job import as_deltaworks_error, error_of_table, print_result_line, print_results, run_job
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, TransientError
 
 
@@ -227,3 +227,31 @@ def test_counts_by_name_are_part_of_the_last_line_of_a_job(capsys: pytest.Captur
 
     (record,) = json.loads(capsys.readouterr().out)
     assert record == {"pipeline": "shop", "by_table": {"events": 60, "orders": 2}, "parts": [{"rows": [1, 2]}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("games.events: data file part-1.parquet is missing.", True),
+        ("events: it fails its checks.", True),
+        ("The table 'events' has no column x.", True),
+        ("table events has no column x.", True),
+        ("Could not read tables/games/events/_delta_log.", True),
+        ("There are no events in the input.", False),
+        ("games.events_per_hour: it fails.", False),
+        ("events-old: it fails.", False),
+    ],
+)
+def test_the_error_of_a_table_names_it_once(message: str, named: bool) -> None:
+    error = ConfigError("GOLD_SQL_INVALID", message)
+
+    assert error_of_table(error, "events").message == (message if named else f"events: {message}")
+
+
+def test_any_exception_of_a_table_has_its_name_and_its_cause() -> None:
+    error = ValueError("no events")
+
+    named = error_of_table(error, "events")
+
+    assert (named.condition, named.message) == ("JOB_FAILED", "events: ValueError: no events")
+    assert named.__cause__ is error

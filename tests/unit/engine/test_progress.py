@@ -300,7 +300,7 @@ def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()
     for number in range(3):
-        log.add(dataclasses.replace(report(number), rejected_events=(("malformed", "", 2),)))
+        log.add(dataclasses.replace(report(number), rejected_events=(("malformed", "", "", 2),)))
 
     log.close()
 
@@ -318,7 +318,7 @@ def test_a_failing_count_of_open_rows_loses_no_progress_row(tmp_path: Path) -> N
     storage = local_storage(tmp_path)
     log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
     log.start()
-    log.add(dataclasses.replace(report(0), rejected_events=(("malformed", "", 2),)))
+    log.add(dataclasses.replace(report(0), rejected_events=(("malformed", "", "", 2),)))
 
     log.close()
 

@@ -537,7 +537,7 @@ def test_unreadable_objects_are_counted_and_missing_ones_named() -> None:
         "events": 6,
         "quarantined_events": 6,
         "rejected": [["object_missing", "", 4], ["object_empty", "", 2]],
-        "rejected_events": [["object_missing", "", 4], ["object_empty", "", 2]],
+        "rejected_events": [["object_missing", "", "", 4], ["object_empty", "", "", 2]],
     }
 
 

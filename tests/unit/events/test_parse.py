@@ -288,12 +288,12 @@ BAD = [event(params={"level": "x"}), b"{", b"7"]
 def test_parsed_and_rejected_events_are_counted_without_values(make_spec: MakeSpec, chunk_events: int) -> None:
     payloads = [event(), *BAD, event(), *BAD[:2], BAD[0]]
     parser, quarantined = Parser(make_spec(), chunk_events=chunk_events), Counter[tuple[str, str]]()
-    events = Counter[tuple[str, str]]()
+    events = Counter[tuple[str, str, str]]()
     numbered = [Payload(seq, f"k{seq}", data) for seq, data in enumerate(payloads, 1)]
     for name, table in parser.parse(numbered, STAMP):
         for row in table.to_pylist() if name == "quarantine" else ():
             quarantined.update({(reason["code"], reason["path"]) for reason in row["reasons"]})
-            events.update({(reason["code"], row["event_name"] or "") for reason in row["reasons"]})
+            events.update({(reason["code"], row["event_name"] or "", reason["path"]) for reason in row["reasons"]})
 
     again = TaskFindings.from_record(parser.findings.as_record())
     assert again.events == parser.findings.events == len(payloads)

@@ -19,7 +19,7 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
-#: Facts that are lists of a reason, a place and a number of events.
+#: Facts that are lists of a reason, places and a number of events.
 _COUNTED_FACTS = ("rejected", "rejected_events")
 #: Internal facts about a batch's input, which are not shown.
 _INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
@@ -159,8 +159,9 @@ def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 def _fact_text(name: str, value: Any) -> str:
     """Formats a recorded value in words: `malformed: 13, missing_required at eventParams: 4`."""
     if name in _COUNTED_FACTS and isinstance(value, list | tuple):
-        counts = [one for one in value if isinstance(one, list | tuple) and len(one) == 3]
-        return ", ".join(f"{code} at {at}: {events}" if at else f"{code}: {events}" for code, at, events in counts)
+        counts = [one for one in value if isinstance(one, list | tuple) and len(one) > 1]
+        places = [(code, " ".join(filter(None, at)), events) for code, *at, events in counts]
+        return ", ".join(f"{code} at {at}: {events}" if at else f"{code}: {events}" for code, at, events in places)
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: NO_VALUE}[value]
     if isinstance(value, dict):

@@ -29,6 +29,7 @@ class GoldRow:
     reads: tuple[str, ...]
     state: str
     fresh_at: datetime | None
+    waiting_since: datetime | None
     stale_at: datetime | None
     max_age_minutes: float | None
     refresh_seconds: float | None
@@ -83,7 +84,9 @@ def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldV
     specs = {name: context.catalog.pipelines[name] for name in pipelines}
     keys = [paths.gold_state(name, table.name) for name, spec in specs.items() for table in spec.gold.tables]
     heartbeats = (paths.heartbeat(paths.pipeline_control(name)) for name in specs)
-    context.objects.fetch([*keys, *heartbeats, *(tables_summary(name) for name in specs)])
+    inputs = {name for spec in specs.values() for name, _ in spec.gold.cross_pipeline_inputs} | specs.keys()
+    batches = (paths.recent_batches(name) for name in sorted(inputs))
+    context.objects.fetch([*keys, *heartbeats, *batches, *(tables_summary(name) for name in specs)])
     alert_subjects = {cause: _subjects(context, cause) for cause in _GOLD_ALERTS}
     rows = [row for name in specs for row in _rows(context, name, alert_subjects)]
     return GoldView(
@@ -128,6 +131,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 reads=tuple(table.reads),
                 state=state_now.state,
                 fresh_at=state_now.fresh_at,
+                waiting_since=state_now.waiting_since,
                 stale_at=state_now.stale_at,
                 max_age_minutes=state_now.max_age_minutes,
                 refresh_seconds=table.refresh_seconds,

@@ -6,6 +6,7 @@ written is not considered. The drawing has columns: inputs are left of their rea
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.specs.gold import cross_pipeline_table
+from deltaworks.specs.gold import cross_pipeline_table, view_name
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 from deltaworks.specs.sources.selection import DeltaSourceSpec, FileSourceSpec
 
@@ -94,8 +95,10 @@ def _add_pipeline(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> None:
         for read in reads:
             other = cross_pipeline_table(read)
             owner, table_name = other if other is not None else (name, read)
+            of = spec if owner == name else catalog.pipelines.get(owner)
+            read_kind = of.table_kinds.get(table_name, "gold") if of else "gold"
             graph.add_edge(
-                graph.nodes.get(f"{owner}.{table_name}") or Node(f"{owner}.{table_name}", "gold", owner), target
+                graph.nodes.get(f"{owner}.{table_name}") or Node(f"{owner}.{table_name}", read_kind, owner), target
             )
 
 
@@ -218,11 +221,84 @@ def _curve(source: Box, reader: Box) -> str:
     return f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}"
 
 
+# Columns.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLineage:
+    """A column and what its values are computed from: fields of events, or columns of tables."""
+
+    name: str
+    reads: tuple[str, ...]
+
+
+def column_lineage(catalog: Catalog, pipeline: str, table: str) -> tuple[ColumnLineage, ...]:
+    """Returns the columns of a bronze, keyed or gold table; empty for others, and for SQL that cannot be resolved."""
+    spec = catalog.pipelines.get(pipeline)
+    if spec is None:
+        return ()
+    bronze = next((one for one in spec.tables if one.name == table), None)
+    if bronze is not None:
+        return tuple(ColumnLineage(name=one.name, reads=(f"event {one.path}",)) for one in bronze.columns)
+    keyed = next((one for one in spec.keyed_tables if one.name == table), None)
+    if keyed is not None:
+        return tuple(
+            ColumnLineage(name=name, reads=(f"{pipeline}.{keyed.history}.{name}",)) for name in keyed.history_types
+        )
+    columns = _gold_columns(catalog, pipeline, table, frozenset())
+    return tuple(ColumnLineage(name=name, reads=reads) for name, reads in columns.items())
+
+
+def _gold_columns(
+    catalog: Catalog, pipeline: str, table: str, outer: frozenset[tuple[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the columns of a gold table with the columns that they read; `outer` are the tables that ask."""
+    spec = catalog.pipelines.get(pipeline)
+    gold = next((one for one in spec.gold.tables if one.name == table), None) if spec else None
+    if gold is None or (pipeline, table) in outer:
+        return {}
+    owners = {view_name(read): cross_pipeline_table(read) or (pipeline, read) for read in gold.reads}
+    asking = outer | {(pipeline, table)}
+    views = tuple((name, _columns_of(catalog, *owner, asking)) for name, owner in owners.items())
+    try:
+        sql = (catalog.folder(pipeline) / gold.sql).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {
+        name: tuple(".".join((*owners[view], column)) for view, column in reads)
+        for name, reads in _query_columns(sql, views).items()
+    }
+
+
+def _columns_of(catalog: Catalog, pipeline: str, table: str, outer: frozenset[tuple[str, str]]) -> tuple[str, ...]:
+    """Returns the columns of a table that gold reads; empty if they are unknown."""
+    spec = catalog.pipelines.get(pipeline)
+    if spec is None:
+        return ()
+    declared = {one.name: tuple(one.column_types()) for one in spec.tables}
+    declared |= {one.name: tuple(one.column_types()) for one in spec.references}
+    declared |= {one.name: tuple(one.types) for one in spec.keyed_tables}
+    return declared.get(table) or tuple(_gold_columns(catalog, pipeline, table, outer))
+
+
+@functools.lru_cache(maxsize=512)
+def _query_columns(
+    sql: str, views: tuple[tuple[str, tuple[str, ...]], ...]
+) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    """Returns the columns of a query; cached, because parsing takes longer than the page."""
+    # Imported on first use: it imports the parser.
+    from deltaworks.specs.checks.sql_names import column_sources
+
+    return column_sources(sql, dict(views), dialect="spark")
+
+
 # The page.
 
 MAX_DEPTH: Final = 6
 _MAX_CHOICES: Final = 2_000
-_KINDS_WITH_PAGE: Final = frozenset({"bronze", "keyed", "live", "gold", "quarantine", "mutations"})
+_KINDS_WITH_PAGE: Final = frozenset(
+    {"bronze", "keyed", "live", "gold", "quarantine", "mutations", "reference", "model"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +331,7 @@ class LineageView:
     entries: tuple[Entry, ...]
     is_truncated: bool
     choices: tuple[str, ...]
+    columns: tuple[ColumnLineage, ...] = ()
 
 
 def view(context: PageContext) -> LineageView:
@@ -279,6 +356,16 @@ def view(context: PageContext) -> LineageView:
         entries=_entries(graph, names),
         is_truncated=is_truncated,
         choices=(),
+        columns=_visible_columns(context.catalog, graph.nodes[selected], readable),
+    )
+
+
+def _visible_columns(catalog: Catalog, node: Node, readable: list[str]) -> tuple[ColumnLineage, ...]:
+    """Returns the columns of a table, without columns of pipelines that the person may not see."""
+    hidden = tuple(f"{name}." for name in catalog.pipelines if name not in readable)
+    return tuple(
+        ColumnLineage(name=column.name, reads=tuple(read for read in column.reads if not read.startswith(hidden)))
+        for column in column_lineage(catalog, node.pipeline, node.name.partition(".")[2])
     )
 
 

@@ -46,10 +46,11 @@ class QuarantineOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonGroup:
-    """Open rows with the same reason, event and spec, and the command that counts the rows a replay would land."""
+    """Open rows with the same reason, event, field and spec, and the command that counts the rows a replay lands."""
 
     reason: str
     event: str
+    field: str
     spec: str
     rows: int
     since: str
@@ -92,6 +93,7 @@ _PIPELINE_SORT_KEYS = {
 _GROUP_SORT_KEYS = {
     "reason": lambda row: row.reason,
     "event": lambda row: row.event,
+    "field": lambda row: row.field,
     "spec": lambda row: row.spec,
     "rows": lambda row: row.rows,
     "since": lambda row: row.since,
@@ -134,7 +136,7 @@ def view(context: PageContext) -> QuarantineView:
             keys=_GROUP_SORT_KEYS,
             sort="rows",
             descending=True,
-            text=lambda row: f"{row.reason} {row.event} {row.spec}",
+            text=lambda row: f"{row.reason} {row.event} {row.field} {row.spec}",
         ),
         rows=total_rows(summary),
         other_rows=summary.other_rows,
@@ -150,7 +152,7 @@ def view(context: PageContext) -> QuarantineView:
 
 
 def total_rows(summary: QuarantineSummary) -> int:
-    """Returns the number of open rows; a row counts once for each of its reasons."""
+    """Returns the number of open rows; a row counts once for each of its reasons and fields."""
     return sum(row.rows for row in summary.open_rows) + summary.other_rows
 
 
@@ -159,7 +161,7 @@ def _pipeline_row(pipeline: str, summary: QuarantineSummary) -> PipelineRow:
     return PipelineRow(
         pipeline=pipeline,
         rows=total_rows(summary),
-        groups=len({(row.reason, row.event, row.spec) for row in summary.open_rows}),
+        groups=len({(row.reason, row.event, row.field, row.spec) for row in summary.open_rows}),
         reason=by_reason.most_common(1)[0][0] if by_reason else "",
         since=min((row.date for row in summary.open_rows), default=""),
         counted_at=parse_instant(summary.at),
@@ -174,20 +176,21 @@ def _rows_by_reason(rows: Iterable[OpenRowCount]) -> Counter[str]:
 
 
 def _reason_groups(pipeline: str, rows: Iterable[OpenRowCount]) -> list[ReasonGroup]:
-    by_kind: dict[tuple[str, str, str], list[OpenRowCount]] = defaultdict(list)
+    by_kind: dict[tuple[str, str, str, str], list[OpenRowCount]] = defaultdict(list)
     for row in rows:
-        by_kind[row.reason, row.event, row.spec].append(row)
+        by_kind[row.reason, row.event, row.field, row.spec].append(row)
     return [
         ReasonGroup(
             reason=reason,
             event=event,
+            field=field,
             spec=spec,
             rows=sum(row.rows for row in group_rows),
             since=min(row.date for row in group_rows),
             until=max(row.date for row in group_rows),
             command=_replay_command(pipeline, reason, event),
         )
-        for (reason, event, spec), group_rows in by_kind.items()
+        for (reason, event, field, spec), group_rows in by_kind.items()
     ]
 
 

@@ -14,7 +14,6 @@ from deltaworks.console.paging import read_summary, to_dict
 from deltaworks.console.rendering import bytes_text
 from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.specs.pipeline import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,8 @@ def view(context: PageContext) -> TableView:
     unmeasured = ""
     if table is None:
         unmeasured = stored.problem or _missing_message(pipeline, name, is_missing=stored.is_missing)
-        kind = _declared_kind(context.catalog.pipelines.get(pipeline), name)
+        spec = context.catalog.pipelines.get(pipeline)
+        kind = spec.table_kinds.get(name) if spec else None
         if kind is None:
             raise PageMissingError(unmeasured)
         table = TableSummary(name=name, kind=kind)
@@ -101,20 +101,6 @@ def _declared(context: PageContext, pipeline: str, name: str) -> tuple[tuple[tup
         return tuple(table.column_types().items()), table.partition_by
     gold = next((one for one in (spec.gold.tables if spec else ()) if one.name == name), None)
     return (), () if gold is None else (gold.partition_by,)
-
-
-def _declared_kind(spec: PipelineSpec | None, name: str) -> str | None:
-    """Returns the kind of a declared table; None if the pipeline declares no such table."""
-    if spec is None:
-        return None
-    names = {
-        "gold": [table.name for table in spec.gold.tables],
-        "keyed": [table.name for table in spec.keyed_tables],
-        "bronze": [table.name for table in spec.tables],
-        "live": [table.name for table in spec.live],
-        "engine": [*spec.engine_tables],
-    }
-    return next((kind for kind, tables in names.items() if name in tables), None)
 
 
 def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:

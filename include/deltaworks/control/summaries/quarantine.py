@@ -22,22 +22,23 @@ MAX_KINDS = 500
 WRITE_SECONDS = 60.0
 #: Maximum number of batches kept in memory while the storage does not answer.
 _MAX_PENDING_BATCHES = 1_000
-_EVENT_LENGTH = 200
+_NAME_LENGTH = 200
 
 
 class OpenRowCount(SummaryPart):
-    """Open rows of one date, reason, event and spec fingerprint. A row counts once per reason."""
+    """Open rows of one date, reason, event, field and spec fingerprint. A row counts once per reason and field."""
 
     date: str
     reason: str
     event: str = ""
+    field: str = ""
     spec: str = ""
     rows: int
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, str, str, str, str]:
         """The key of the count."""
-        return self.date, self.reason, self.event, self.spec
+        return self.date, self.reason, self.event, self.field, self.spec
 
 
 class QuarantineSummary(Summary):
@@ -56,12 +57,12 @@ class QuarantineSummary(Summary):
 
     @property
     def rows(self) -> int:
-        """Number of open rows, at most; a row counts once per reason."""
+        """Number of open rows, at most; a row counts once per reason and field."""
         return sum(one.rows for one in self.open_rows) + self.other_rows
 
     def with_rows(self, rows: Iterable[OpenRowCount], *, through_batch: int, at: str) -> QuarantineSummary:
         """Adds rows, truncated."""
-        rows_by_key: Counter[tuple[str, str, str, str]] = Counter()
+        rows_by_key: Counter[tuple[str, str, str, str, str]] = Counter()
         for one in (*self.open_rows, *rows):
             rows_by_key[one.key] += one.rows
         listed, omitted_rows = _truncate_kinds(rows_by_key)
@@ -79,13 +80,14 @@ def recount(
     """Builds the summary of a full table.
 
     Args:
-        counts: `quarantine_date`, `code`, `event_name`, `spec_fingerprint` and `rows` of each kind.
+        counts: `quarantine_date`, `code`, `path`, `event_name`, `spec_fingerprint` and `rows` of each kind.
     """
     rows = (
         OpenRowCount(
             date=str(row["quarantine_date"]),
             reason=str(row["code"]),
-            event=truncate(row["event_name"] or "", _EVENT_LENGTH),
+            event=truncate(row["event_name"] or "", _NAME_LENGTH),
+            field=truncate(row["path"] or "", _NAME_LENGTH),
             spec=row["spec_fingerprint"] or "",
             rows=int(row["rows"]),
         )
@@ -95,11 +97,11 @@ def recount(
     return empty.with_rows(rows, through_batch=through_batch, at=at.isoformat(timespec="milliseconds"))
 
 
-def _truncate_kinds(rows_by_key: Counter[tuple[str, str, str, str]]) -> tuple[tuple[OpenRowCount, ...], int]:
+def _truncate_kinds(rows_by_key: Counter[tuple[str, str, str, str, str]]) -> tuple[tuple[OpenRowCount, ...], int]:
     ranked = sorted(rows_by_key.items(), key=lambda item: (-item[1], item[0]))
     listed = tuple(
-        OpenRowCount(date=date, reason=reason, event=event, spec=spec, rows=rows)
-        for (date, reason, event, spec), rows in ranked[:MAX_KINDS]
+        OpenRowCount(date=date, reason=reason, event=event, field=field, spec=spec, rows=rows)
+        for (date, reason, event, field, spec), rows in ranked[:MAX_KINDS]
     )
     return listed, sum(rows for _, rows in ranked[MAX_KINDS:])
 
@@ -133,12 +135,19 @@ class QuarantineCounter:
         self._pending: dict[int, tuple[OpenRowCount, ...]] = {}
         self._written_at: datetime | None = None
 
-    def add(self, batch_id: int, kinds: Iterable[tuple[str, str, int]], *, at: datetime) -> None:
-        """Adds the quarantined rows of a batch (reason, event, rows) without writing."""
+    def add(self, batch_id: int, kinds: Iterable[tuple[str, str, str, int]], *, at: datetime) -> None:
+        """Adds the quarantined rows of a batch (reason, event, field, rows) without writing."""
         date = at.date().isoformat()
         rows = tuple(
-            OpenRowCount(date=date, reason=reason, event=truncate(event, _EVENT_LENGTH), spec=self._spec, rows=number)
-            for reason, event, number in kinds
+            OpenRowCount(
+                date=date,
+                reason=reason,
+                event=truncate(event, _NAME_LENGTH),
+                field=truncate(field, _NAME_LENGTH),
+                spec=self._spec,
+                rows=number,
+            )
+            for reason, event, field, number in kinds
         )
         if rows and (batch_id in self._pending or len(self._pending) < _MAX_PENDING_BATCHES):
             self._pending[batch_id] = rows

@@ -6,16 +6,21 @@ not stop batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from deltaworks.control import paths
-from deltaworks.control.clock import parse_iso
+from deltaworks.control.clock import instant_or_none, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart
 from deltaworks.control.summaries.base import decode_or_none, read_summary
+from deltaworks.specs.gold import cross_pipeline_table
+
+if TYPE_CHECKING:
+    from deltaworks.specs.gold import GoldTableSpec
+    from deltaworks.specs.pipeline import PipelineSpec
 
 MAX_BATCHES: Final = 240
 MAX_PROBLEMS: Final = 50
@@ -189,6 +194,54 @@ def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:
 def _decode_recent(data: bytes, key: str) -> RecentBatches | None:
     """Parses the record; cached, since pages read the same bytes many times."""
     return decode_or_none(RecentBatches, data, key=key)
+
+
+def _landed_after(objects: ObjectStore, recent: RecentBatches | None, after: datetime) -> datetime | None:
+    """Returns when the first rows landed in a pipeline's tables after a time; None if none did.
+
+    Beyond the last batches the time is that of an hour, and none of the hour of `after`, whose rows may be older.
+
+    Raises:
+        TransientError: the storage does not answer.
+    """
+    landed = [(parse_iso(batch.at), batch.rows) for batch in (recent.batches if recent else ())]
+    first = next((at for at, rows in landed if rows and at is not None and at > after), None)
+    if first is None or len(landed) < MAX_BATCHES or (landed[0][0] or after) <= after:
+        return first
+    hours = read_hours(objects, recent.pipeline) if recent else None
+    starts = [parse_iso(hour.at) for hour in (hours.hours if hours else ()) if hour.rows]
+    return min([first, *(at for at in starts if at is not None and at > after)])
+
+
+def gold_waiting_since(
+    objects: ObjectStore,
+    spec: PipelineSpec,
+    table: GoldTableSpec,
+    record: Mapping[str, Any],
+    *,
+    recent: Callable[[str], RecentBatches | None],
+) -> datetime | None:
+    """Returns when the first rows landed in the pipelines of a gold table's inputs that its last build has not read.
+
+    None if no such rows landed. Rows of a table that was never built wait from when the health check first saw its
+    declaration.
+
+    Args:
+        record: the table's record of its last build.
+        recent: returns the last batches of a pipeline; see `read_recent`.
+
+    Raises:
+        TransientError: the storage does not answer.
+    """
+    built_at, seen_at = instant_or_none(record.get("at")), instant_or_none(record.get("seen_at"))
+    if built_at is None and seen_at is None:
+        return None
+    reads = [cross_pipeline_table(name) for name in table.reads]
+    after = built_at or datetime.min.replace(tzinfo=UTC)
+    pipelines = sorted({spec.pipeline if other is None else other[0] for other in reads})
+    landed = [_landed_after(objects, recent(pipeline), after) for pipeline in pipelines]
+    first = min((at for at in landed if at is not None), default=None)
+    return first if first is None or built_at is not None or seen_at is None else max(first, seen_at)
 
 
 def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:

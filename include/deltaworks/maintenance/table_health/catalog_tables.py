@@ -14,13 +14,7 @@ from typing import TypeVar
 from deltaworks.control import paths
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec, ReferenceSpec
-from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec
-from deltaworks.specs.models import ModelSpec
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 #: Control tables in the control folder of a relay or a pipeline.
@@ -111,7 +105,8 @@ def describe_error(problem: Exception) -> str:
 
 def _declared_tables(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, str, str]]:
     for name, spec in catalog.pipelines.items():
-        yield from _pipeline_tables(name, spec)
+        for table_name, kind in spec.table_kinds.items():
+            yield name, table_name, kind, paths.table(name, table_name)
     if not control:
         return
     for name in catalog.relays:
@@ -120,20 +115,3 @@ def _declared_tables(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, 
     for name in catalog.pipelines:
         for table_name in CONTROL_TABLES:
             yield name, table_name, "control", paths.pipeline_control(name, table_name)
-
-
-def _pipeline_tables(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
-    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec | ReferenceSpec | ModelSpec]] = {
-        "bronze": spec.tables,
-        "keyed": spec.keyed_tables,
-        "live": spec.live,
-        "gold": spec.gold.tables,
-        "reference": (*spec.references, *spec.models),
-    }
-    for kind, tables in kinds.items():
-        for table in tables:
-            yield name, table.name, kind, paths.table(name, table.name)
-    for mutation_table in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
-        yield name, mutation_table, "mutations", paths.table(name, mutation_table)
-    for engine_table in spec.engine_tables:
-        yield name, engine_table, engine_table, paths.table(name, engine_table)

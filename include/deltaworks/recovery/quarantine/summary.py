@@ -29,7 +29,7 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
             if before is not None and before.generation == generation:
                 # All rows of the batch were removed.
                 last = max(last, before.through_batch)
-            counts = quarantine.counts(QuarantineFilter())
+            counts = quarantine.counts(QuarantineFilter(), by_field=True)
             summary = recount(pipeline, counts, generation=generation, through_batch=last, at=utc_now())
             if write_summary(home.objects, key, summary, etag=etag):
                 return

@@ -32,7 +32,7 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
-from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, LogFiles, check_log, commit_history, list_log, state_at
@@ -247,11 +247,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "", depth: D
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
-    followed = [*(live.name for live in spec.aggregation_tables), *(gold.name for gold in spec.gold.tables)]
-    rebuilds = dict.fromkeys(followed, f"run {dag_id(pipeline, 'gold')} with `full`")
-    rebuilds |= {
-        keyed.name: _rebuild_instruction(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)
-    }
+    rebuilds = _rebuild_instructions(spec)
     damages: list[Damage] = []
     for name in (*bronze, *rebuilds):
         if table in ("", name):
@@ -279,8 +275,30 @@ def _check_erased_rows(catalog: Catalog, pipeline: str, *, table: str, gold: Map
         )
 
 
-def _rebuild_instruction(pipeline: str, keyed: KeyedTable) -> str:
-    return f"move its folder away and restart the stream of {pipeline}, which rebuilds it from {keyed.history!r}"
+def _rebuild_instructions(spec: PipelineSpec) -> dict[str, str]:
+    """Returns how each table that is computed from others, or from a file, is written again."""
+    pipeline, gold_dag = spec.pipeline, dag_id(spec.pipeline, "gold")
+    followed = [*(live.name for live in spec.aggregation_tables), *(gold.name for gold in spec.gold.tables)]
+    rebuilds = dict.fromkeys(followed, f"run {gold_dag} with `full`")
+    rebuilds |= {
+        keyed.name: f"move its folder away and restart the stream of {pipeline}, which rebuilds it from "
+        f"{keyed.history!r}"
+        for keyed in (*spec.keyed_tables, *spec.latest_tables)
+    }
+    loaded = [*(reference.name for reference in spec.references), *(model.name for model in spec.models)]
+    return rebuilds | dict.fromkeys(loaded, f"move its folder away and run {gold_dag}, which loads it again")
+
+
+def file_repair(spec: PipelineSpec, table: str) -> str:
+    """Returns the next step for a table with a missing or damaged data file."""
+    if (rebuild := _rebuild_instructions(spec).get(table)) is not None:
+        return f"{rebuild[0].upper()}{rebuild[1:]}."
+    if table == QUARANTINE_TABLE or spec.table_kinds.get(table) == "bronze":
+        return (
+            f"Run `deltaworks recover files {spec.pipeline} {table}`, which counts the rows and reads them again from "
+            "their objects."
+        )
+    return "Restore the file from the storage's versions of the object: no command reads its rows again."
 
 
 def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str, depth: Depth) -> Iterator[Damage]:

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import sqlglot
 from sqlglot import exp
-from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import lineage
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import Scope, build_scope, traverse_scope
 
 from deltaworks.specs.spec_errors import closest_match
 
@@ -221,3 +225,34 @@ def _suggest(name: str, candidates: Collection[str]) -> str:
     if nearest is not None:
         return f"did you mean {nearest!r}?"
     return f"known names: {', '.join(sorted(filter(None, candidates))) or 'none'}"
+
+
+def column_sources(sql: str, views: Views, *, dialect: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Returns the named result columns of a query, each with the columns of views that its value is computed from.
+
+    Columns that only filter or group are not included. Empty if the query cannot be resolved.
+    """
+    schema: dict[str, object] = {name: dict.fromkeys(columns, "unknown") for name, columns in views.items() if columns}
+    try:
+        query = sqlglot.parse_one(sql, read=dialect)
+        if not isinstance(query, exp.Query):
+            return {}
+        qualified = qualify(
+            query, schema=schema, dialect=dialect, validate_qualify_columns=False, quote_identifiers=False
+        )
+        scope = build_scope(qualified)
+        roots = {name: lineage(name, qualified, schema, scope=scope, dialect=dialect) for name in query.named_selects}
+    except (SqlglotError, ValueError):
+        return {}
+    return {
+        name: tuple(
+            sorted(
+                {
+                    (node.expression.name, node.name.rpartition(".")[2])
+                    for node in root.walk()
+                    if not node.downstream and isinstance(node.expression, exp.Table) and node.expression.name in views
+                }
+            )
+        )
+        for name, root in roots.items()
+    }

@@ -12,9 +12,11 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import ContractError
 from deltaworks.gold.input_views import record_failed, record_refreshed
 from tests.console_harness import ConsoleHarness, ago, console_harness
+from tests.records import record_of
 from tests.unit.console.summaries_harness import put_tables, table
 
 TABLE = "events_per_hour"
@@ -45,18 +47,30 @@ def write_build(harness: ConsoleHarness, name: str, seconds_ago: float) -> None:
     harness.objects.put(paths.gold_state("games", name), json.dumps({"at": ago(seconds_ago)}).encode())
 
 
-def test_a_table_within_its_declared_age_is_fresh_and_beyond_it_stale(harness: ConsoleHarness) -> None:
-    write_build(harness, TABLE, 29 * 60)
+def land_rows(harness: ConsoleHarness, seconds_ago: float) -> None:
+    batch = record_of(BatchSummary, batch_id=1, at=ago(seconds_ago), rows=5)
+    recent = RecentBatches(pipeline="games", written_at=ago(0), batches=(batch,))
+    harness.objects.put(paths.recent_batches("games"), recent.encode())
+
+
+@pytest.mark.parametrize("landed", [None, 29 * 60, 3 * 86_400])
+def test_a_table_is_fresh_unless_landed_rows_wait_longer_than_declared(
+    harness: ConsoleHarness, landed: float | None
+) -> None:
+    write_build(harness, TABLE, 2 * 86_400)
+    if landed is not None:
+        land_rows(harness, landed)
 
     assert row_of(harness, TABLE)["state"] == "fresh"
 
 
 def test_a_stale_table_comes_first(harness: ConsoleHarness) -> None:
-    write_build(harness, TABLE, 31 * 60)
+    write_build(harness, TABLE, 2 * 86_400)
+    land_rows(harness, 31 * 60)
     shown = harness.view("/gold")["listed"]["rows"]
 
     assert (shown[0]["name"], shown[0]["state"]) == (TABLE, "stale")
-    assert "stale" in harness.get("/gold").text
+    assert "landed rows wait for" in harness.get("/gold").text
 
 
 def test_a_table_with_an_alert_shows_it_and_comes_first(harness: ConsoleHarness) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.pages.lineage import MAX_NODES, Graph, Node, build_graph, edges, layout_graph
+from deltaworks.console.pages.lineage import (
+    MAX_NODES,
+    Graph,
+    Node,
+    build_graph,
+    column_lineage,
+    edges,
+    layout_graph,
+)
+from deltaworks.specs.catalog import Catalog
 from tests.console_harness import ConsoleHarness
 
 pairs = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=40)
@@ -102,3 +111,42 @@ def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
 
 def test_undeclared_nodes_are_not_found(harness: ConsoleHarness) -> None:
     assert harness.get("/lineage?of=nothing").status_code == 404
+
+
+def columns(catalog: Catalog, pipeline: str, table: str) -> dict[str, tuple[str, ...]]:
+    return {column.name: column.reads for column in column_lineage(catalog, pipeline, table)}
+
+
+def test_columns_of_gold_are_traced_through_its_sql_and_those_of_bronze_to_fields(catalog: Catalog) -> None:
+    hours = columns(catalog, "games", "events_per_hour")
+
+    assert hours["hour"] == ("games.events.event_time",)
+    assert columns(catalog, "games", "player_features")["device_id"] == ("games.player_days.device_id",)
+    assert "filings.eps_facts.ticker" in columns(catalog, "stocks", "eps_known")["ticker"]
+    assert all(read.startswith("event ") for reads in columns(catalog, "games", "purchase").values() for read in reads)
+
+
+def test_every_traced_column_is_one_of_a_declared_input(catalog: Catalog) -> None:
+    traced = 0
+    for name, spec in catalog.pipelines.items():
+        for table in spec.gold.tables:
+            inputs = {read if "." in read else f"{name}.{read}" for read in table.reads}
+            found = columns(catalog, name, table.name)
+            assert {read.rpartition(".")[0] for reads in found.values() for read in reads} <= inputs
+            traced += bool(found)
+    assert traced == sum(len(spec.gold.tables) for spec in catalog.pipelines.values())
+
+
+def test_the_page_and_its_data_have_the_columns(harness: ConsoleHarness) -> None:
+    shown = harness.view("/lineage?of=games.events_per_hour")["columns"]
+
+    assert shown
+    assert f"<code>{shown[0]['name']}</code>" in harness.get("/lineage?of=games.events_per_hour").text
+
+
+def test_sql_that_cannot_be_read_has_no_columns(harness: ConsoleHarness) -> None:
+    table = harness.catalog.pipeline("games").gold.tables[0]
+    (harness.catalog.folder("games") / table.sql).write_text("SELEC nothing FRO m WHERE (")
+
+    assert harness.view(f"/lineage?of=games.{table.name}")["columns"] == []
+    assert harness.get(f"/lineage?of=games.{table.name}").status_code == 200

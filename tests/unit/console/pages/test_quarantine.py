@@ -93,3 +93,17 @@ def test_an_invalid_date_has_no_day(harness: ConsoleHarness) -> None:
 
     assert harness.view("/quarantine/games")["days"] == []
     assert harness.get("/quarantine/games").status_code == 200
+
+
+def test_the_field_that_grew_is_a_column_of_its_group(harness: ConsoleHarness) -> None:
+    missing = [
+        rows("missing_required", 4_034, event="purchase", field="eventParams"),
+        rows("missing_required", 2, event="purchase", field="userId"),
+    ]
+    put_quarantine(harness.objects, "games", *missing)
+
+    shown = harness.view("/quarantine/games")["listed"]["rows"]
+
+    assert [(row["field"], row["rows"]) for row in shown] == [("eventParams", 4_034), ("userId", 2)]
+    assert ">eventParams<" in harness.get("/quarantine/games").text
+    assert "userId" not in harness.get("/quarantine/games?only=eventParams").text

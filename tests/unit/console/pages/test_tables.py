@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from deltaworks.console.pages import table as table_page
+from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import tables_summary
-from tests.console_harness import ConsoleHarness
+from deltaworks.maintenance.table_health.catalog_tables import declared_tables
+from deltaworks.specs.catalog import Catalog
+from tests.console_harness import ConsoleHarness, page_context
 from tests.unit.console.summaries_harness import held_by, put_tables, table
 
 
@@ -135,3 +141,12 @@ def test_a_declared_table_has_a_page_before_it_is_measured_and_is_measured_from_
     assert "No snapshot of games has been taken yet" in page.text
     assert "/actions/snapshot_health/games" in page.text
     assert "/actions/snapshot_health/games" in harness.get("/tables").text
+
+
+def test_every_declared_table_has_a_page_before_it_is_measured(catalog: Catalog, tmp_path: Path) -> None:
+    objects, declared = LocalObjects(tmp_path), declared_tables(catalog, control=False)
+
+    for one in declared:
+        context = page_context(catalog, objects, values={"pipeline": one.owner, "table": one.name})
+        assert table_page.view(context).table["kind"] == one.kind
+    assert {"bronze", "gold", "live", "keyed", "reference", "quarantine"} <= {one.kind for one in declared}

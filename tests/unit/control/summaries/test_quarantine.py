@@ -47,9 +47,9 @@ def rows(summary: QuarantineSummary) -> dict[tuple[str, str], int]:
 
 def test_batches_of_a_minute_are_written_together(objects: LocalObjects) -> None:
     writer = counts(objects)
-    writer.add(7, [("malformed", "", 2)], at=NOW)
+    writer.add(7, [("malformed", "", "", 2)], at=NOW)
     writer.write(NOW)
-    writer.add(8, [("malformed", "", 1), ("unknown_event", "shop_v3", 4)], at=NOW)
+    writer.add(8, [("malformed", "", "", 1), ("unknown_event", "shop_v3", "", 4)], at=NOW)
     writer.write(NOW + dt.timedelta(seconds=59))
     assert rows(stored(objects)) == {("malformed", ""): 2}
 
@@ -63,7 +63,7 @@ def test_batches_of_a_minute_are_written_together(objects: LocalObjects) -> None
 def test_a_batch_that_a_restart_reports_again_counts_once(objects: LocalObjects) -> None:
     for _ in range(2):
         writer = counts(objects)
-        writer.add(7, [("malformed", "", 2)], at=NOW)
+        writer.add(7, [("malformed", "", "", 2)], at=NOW)
         writer.write(NOW, force=True)
 
     assert rows(stored(objects)) == {("malformed", ""): 2}
@@ -71,11 +71,12 @@ def test_a_batch_that_a_restart_reports_again_counts_once(objects: LocalObjects)
 
 def test_the_stream_does_not_add_rows_of_a_recount(objects: LocalObjects) -> None:
     writer = counts(objects)
-    writer.add(7, [("malformed", "", 2)], at=NOW)
-    writer.add(8, [("malformed", "", 5)], at=NOW)
+    writer.add(7, [("malformed", "", "", 2)], at=NOW)
+    writer.add(8, [("malformed", "", "", 5)], at=NOW)
     row = {
         "quarantine_date": NOW.date(),
         "code": "malformed",
+        "path": "",
         "event_name": None,
         "spec_fingerprint": "4f2a",
         "rows": 1,
@@ -95,7 +96,7 @@ def test_a_concurrent_write_is_retried_at_the_next_interval(objects: LocalObject
     objects.put(KEY, recount("games", [], generation=1, through_batch=6, at=NOW).encode())
     overtaken = Overtaken(objects._root)
     writer = counts(overtaken)
-    writer.add(7, [("malformed", "", 2)], at=NOW)
+    writer.add(7, [("malformed", "", "", 2)], at=NOW)
     writer.write(NOW)
     assert rows(stored(objects)) == {}
 
@@ -109,13 +110,13 @@ def test_a_concurrent_write_is_retried_at_the_next_interval(objects: LocalObject
 def test_a_damaged_summary_and_one_of_another_generation_are_restarted(objects: LocalObjects, torn: bytes) -> None:
     objects.put(KEY, torn)
     writer = counts(objects, generation=2)
-    writer.add(0, [("malformed", "", 2)], at=NOW)
+    writer.add(0, [("malformed", "", "", 2)], at=NOW)
 
     writer.write(NOW)
 
     assert (rows(stored(objects)), stored(objects).generation) == ({("malformed", ""): 2}, 2)
     other = counts(objects, generation=3)
-    other.add(0, [("malformed", "", 1)], at=NOW)
+    other.add(0, [("malformed", "", "", 1)], at=NOW)
     other.write(NOW)
     assert rows(stored(objects)) == {("malformed", ""): 1}
 
@@ -153,7 +154,9 @@ class MemoryObjects:
         self._data.pop(key, None)
 
 
-kinds = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "x", "y"]), st.integers(1, 5))
+kinds = st.tuples(
+    st.sampled_from(["a", "b"]), st.sampled_from(["", "x"]), st.sampled_from(["", "f"]), st.integers(1, 5)
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,22 +166,23 @@ kinds = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "x", "y"]), 
     written_each=st.integers(1, 4),
 )
 def test_stream_and_recounts_count_every_row_once(
-    batches: list[list[tuple[str, str, int]]],
+    batches: list[list[tuple[str, str, str, int]]],
     recount_after: int,
     written_each: int,
 ) -> None:
     objects = MemoryObjects()
-    writer, oracle = counts(objects), Counter[tuple[str, str]]()
+    writer, oracle = counts(objects), Counter[tuple[str, str, str]]()
     for number, batch in enumerate(batches):
-        merged = Counter[tuple[str, str]]()
-        for reason, event, events in batch:
-            merged[reason, event] += events
+        merged = Counter[tuple[str, str, str]]()
+        for reason, event, field, events in batch:
+            merged[reason, event, field] += events
         oracle.update(merged)
         writer.add(number, [(*kind, events) for kind, events in merged.items()], at=NOW)
         if number == recount_after:
             table = [
-                {"quarantine_date": NOW.date(), "code": code, "event_name": event, "spec_fingerprint": "s", "rows": n}
-                for (code, event), n in oracle.items()
+                {"quarantine_date": NOW.date(), "code": code, "event_name": event, "path": field}
+                | {"spec_fingerprint": "s", "rows": n}
+                for (code, event, field), n in oracle.items()
             ]
             objects.put(KEY, recount("games", table, generation=1, through_batch=number, at=NOW).encode())
         if number % written_each == 0:
@@ -186,9 +190,9 @@ def test_stream_and_recounts_count_every_row_once(
     writer.write(NOW, force=True)
 
     summary, _ = read_summary(QuarantineSummary, objects, KEY)
-    counted = Counter[tuple[str, str]]()
+    counted = Counter[tuple[str, str, str]]()
     for row in summary.open_rows if summary is not None else ():
-        counted[row.reason, row.event] += row.rows
+        counted[row.reason, row.event, row.field] += row.rows
     assert counted == oracle
 
 

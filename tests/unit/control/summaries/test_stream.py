@@ -22,6 +22,7 @@ from deltaworks.control.summaries.stream import (
     RecentBatches,
     StreamSummaryWriter,
     age_quantiles,
+    gold_waiting_since,
     read_hours,
     read_recent,
     recent_freshness,
@@ -29,17 +30,20 @@ from deltaworks.control.summaries.stream import (
 )
 from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
 from deltaworks.control.summaries.tables import HealthPoint, TableSummary, add_night
-from deltaworks.testing import present
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.testing import declare_table, pipeline_spec, present
 from tests.failing_objects import RefusingObjects
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
 
 
-def batch(number: int, *, at: datetime = NOW, files: int = 2, arrived: tuple[float, ...] = ()) -> BatchSummary:
+def batch(
+    number: int, *, at: datetime = NOW, files: int = 2, rows: int = 100, arrived: tuple[float, ...] = ()
+) -> BatchSummary:
     return BatchSummary(
         batch_id=number,
         at=at.isoformat(),
-        rows=100,
+        rows=rows,
         quarantined=1,
         files=files,
         bytes=10,
@@ -244,3 +248,62 @@ def test_an_unreadable_table_gets_no_point() -> None:
     (table,) = add_night([TableSummary(name="events", kind="bronze", error="torn")], {}, date="2026-02-10")
 
     assert table.nights == ()
+
+
+SHOP = pipeline_spec(declare_table("orders"))
+
+
+def gold_table(*reads: str) -> GoldTableSpec:
+    return GoldTableSpec(name="daily", sql="daily.sql", reads=reads or ("orders",), partition_by="event_date")
+
+
+def waits(objects: LocalObjects, record: dict[str, str], *reads: str) -> datetime | None:
+    return gold_waiting_since(
+        objects, SHOP, gold_table(*reads), record, recent=lambda pipeline: read_recent(objects, pipeline)
+    )
+
+
+def land(objects: LocalObjects, *landed: tuple[datetime, int], pipeline: str = "shop") -> None:
+    writer = StreamSummaryWriter(objects, pipeline)
+    for number, (at, rows) in enumerate(landed):
+        writer.add(batch(number, at=at, rows=rows))
+    writer.write(NOW, last=True)
+
+
+MINUTES = st.integers(0, 600)
+
+
+@given(landed=st.lists(st.tuples(MINUTES, st.sampled_from([0, 5])), max_size=40), built=MINUTES)
+def test_rows_wait_for_gold_from_the_first_batch_after_the_build(
+    tmp_path_factory: pytest.TempPathFactory, landed: list[tuple[int, int]], built: int
+) -> None:
+    objects = LocalObjects(tmp_path_factory.mktemp("objects"))
+    at = {minute: NOW + timedelta(minutes=minute) for minute in range(601)}
+    land(objects, *((at[minute], rows) for minute, rows in sorted(landed)))
+
+    expected = min((minute for minute, rows in landed if rows and minute > built), default=None)
+
+    assert waits(objects, {"at": at[built].isoformat()}) == (None if expected is None else at[expected])
+
+
+def test_beyond_the_last_batches_rows_wait_since_the_hour_in_which_they_landed(objects: LocalObjects) -> None:
+    first = NOW + timedelta(hours=3)
+    land(objects, (NOW, 5), *((first + timedelta(minutes=minute), 5) for minute in range(2 * MAX_BATCHES)))
+
+    assert waits(objects, {"at": (NOW + timedelta(minutes=1)).isoformat()}) == first.replace(minute=0)
+
+
+def test_rows_wait_for_a_table_that_was_never_built_since_it_was_first_seen(objects: LocalObjects) -> None:
+    land(objects, (NOW - timedelta(days=1), 5))
+
+    assert waits(objects, {}) is None
+    assert waits(objects, {"seen_at": NOW.isoformat()}) == NOW
+
+
+def test_rows_of_another_pipeline_wait_for_gold_that_reads_its_tables_only(objects: LocalObjects) -> None:
+    later = NOW + timedelta(minutes=5)
+    land(objects, (NOW, 5), (later, 5), pipeline="games")
+    built = {"at": NOW.isoformat()}
+
+    assert waits(objects, built) is None
+    assert waits(objects, built, "games.daily_active_users") == later

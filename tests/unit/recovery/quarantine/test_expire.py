@@ -254,7 +254,7 @@ def test_the_stream_adds_to_a_recount_what_it_has_not_counted(counted_stage: Rep
         LocalObjects(Path(counted_stage.environment.lake.prefix)), "shop", generation=counted.generation, spec="s"
     )
     for batch in (counted.through_batch, counted.through_batch + 1):
-        writer.add(batch, [("malformed", "", 10)], at=utc_now())
+        writer.add(batch, [("malformed", "", "", 10)], at=utc_now())
 
     writer.write(force=True)
 
