@@ -59,11 +59,14 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
 def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
     """Returns the task that fails while mutation requests of any pipeline wait too long.
 
-    It has no retries, since its DAG runs again soon.
+    The triggerer looks at the requests, so that the task needs a process only to fail. It has no retries, since its DAG
+    runs again soon.
     """
     return ProcessOperator(
         task_id="check_mutations",
         module=BACKLOG_MODULE,
+        look="deltaworks.operations.mutate:look_at_backlogs",
+        look_if="True",
         environment=environment,
         retries=0,
         execution_timeout=timedelta(minutes=2),

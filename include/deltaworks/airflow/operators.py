@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
 from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_environment_keys
 from deltaworks.airflow.child_process import JobOutput, child_options
+from deltaworks.airflow.looks import REASON_KEY, WORK_KEY, start_arguments
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.operations.base import (
@@ -110,6 +112,37 @@ class _OperationTask:
     form: DagForm | None
     values: Mapping[str, Any]
     selected_if: str
+    look_if: str
+    #: The units of work that a look in the triggerer found; None if none was made.
+    work_found: int | None = None
+
+    def look_first(self, look: str, subject: str) -> None:
+        """Has the task start in the triggerer, which looks whether it needs a process. Without `look_if` it starts in
+        its process.
+        """
+        if not self.look_if:
+            return
+        start: Any = self
+        start.start_from_trigger = True
+        start.start_trigger_args = start_arguments(
+            look,
+            operation="" if self.operation is None else self.operation.name,
+            subject=subject,
+            values=self.values,
+            selected_if=self.selected_if,
+            look_if=self.look_if,
+        )
+
+    def execute_after_look(self, context: Context, event: Mapping[str, Any]) -> None:
+        """Runs a task that needs a process, as `execute` does without a look."""
+        self.work_found = event[WORK_KEY]
+        log.info("Continued in a process: %s", event[REASON_KEY] or "this run does not look for work first")
+        operator: Any = self
+        token = ExecutorSafeguard.tracker.set(operator)
+        try:
+            operator.execute(context)
+        finally:
+            ExecutorSafeguard.tracker.reset(token)
 
     def skip_unless_selected(self) -> None:
         """Skips the task if the form selects other operations. Templates must be rendered before.
@@ -214,6 +247,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             - `auto`: the submitted job, unless a process without Spark, which changes nothing, finds no work;
             - `process`: a process without Spark (option off); a job is submitted only if its results leave work for
               Spark (`spark_work_count`).
+        look_if: a template. Not empty, the task starts in the triggerer, which skips it if the form selects other
+            operations, and where this renders to `True` if it has no work; see `deltaworks.airflow.looks`.
         share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
@@ -226,6 +261,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         "values",
         "selected_if",
         "engine",
+        "look_if",
     )
 
     def __init__(
@@ -244,6 +280,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         selected_if: str = "True",
         engine: str = "spark",
+        look_if: str = "",
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -262,6 +299,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         self.form = form
         self.selected_if = selected_if
         self.engine = engine
+        self.look_if = look_if
+        self.look_first("" if operation is None else operation.look, pipeline)
         self.share = share
         self._launch: Launch | None = None
         self._why = ""
@@ -301,6 +340,9 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         Spark job runs and reports the error.
         """
         engine, options = self.engine.strip(), self.chosen_options(context)
+        if self.work_found is not None:
+            self._why = _remaining_work(engine, self.work_found)
+            return False
         is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))
         if options is None or (engine == "spark" and not is_dry_run):
             return False
@@ -325,7 +367,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             return False
         remaining = sum(int(result.get("spark_work_count", 1)) for result in results) if results else 1
         if remaining and not is_dry_run:
-            self._why = f"engine {engine}: {remaining:,} units of work remain for Spark"
+            self._why = _remaining_work(engine, remaining)
             return False
         what = "a dry run" if is_dry_run else "nothing to do" if looks else "nothing remains for Spark"
         self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
@@ -396,6 +438,10 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         return hook
 
 
+def _remaining_work(engine: str, count: int) -> str:
+    return f"engine {engine}: {count:,} units of work remain for Spark"
+
+
 def _master_of(connection: Connection) -> str:
     """Returns the Spark master as the provider derives it. In a connection written as a URI, the scheme is its type."""
     host = str(connection.host or "")
@@ -412,11 +458,13 @@ class ProcessOperator(_OperationTask, BaseOperator):
     Args:
         module: the module. Without one it runs an operation.
         environment: names the connections whose keys the process needs.
-        operation, values, form, selected_if, niceness: as for `SparkJobOperator`. With a form and no operation, it runs
-            the operation that the form selects.
+        operation, values, form, selected_if, look_if, niceness: as for `SparkJobOperator`. With a form and no
+            operation, it runs the operation that the form selects.
+        look: the function of a module's look, as `module:function`; an operation declares its own.
+        subject: of the operation, for the look.
     """
 
-    template_fields: Sequence[str] = ("arguments", "env_vars", "values", "selected_if")
+    template_fields: Sequence[str] = ("arguments", "env_vars", "values", "selected_if", "look_if")
     _stop_seconds = 4.0
 
     def __init__(
@@ -429,6 +477,9 @@ class ProcessOperator(_OperationTask, BaseOperator):
         values: Mapping[str, Any] | None = None,
         form: DagForm | None = None,
         selected_if: str = "True",
+        look_if: str = "",
+        look: str = "",
+        subject: str = "",
         env_vars: Mapping[str, str] | None = None,
         niceness: int = 0,
         **kwargs: Any,
@@ -440,6 +491,8 @@ class ProcessOperator(_OperationTask, BaseOperator):
         self.values = dict(values or {})
         self.form = form
         self.selected_if = selected_if
+        self.look_if = look_if
+        self.look_first(look or ("" if operation is None else operation.look), subject)
         self.env_vars = {**RUN_VARIABLES, **(env_vars or {})}
         self._environment = environment
         self._niceness = niceness

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
@@ -87,6 +87,10 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
     return (last.error or {}).get("condition") == "BATCH_STALLED" or last.state not in ("ended", "failed")
 
 
+#: Interval of heartbeats that say nothing new: far below the age from which one is stale.
+INTERVAL_SECONDS: Final = 10.0
+
+
 class HeartbeatWriter:
     """Writes one heartbeat object at each interval from a background thread.
 
@@ -104,7 +108,7 @@ class HeartbeatWriter:
         *,
         pipeline: str,
         trigger_seconds: float,
-        interval_seconds: float = 5.0,
+        interval_seconds: float = INTERVAL_SECONDS,
         is_progressing: Callable[[], bool] = lambda: True,
     ) -> None:
         self._objects = objects
@@ -134,10 +138,13 @@ class HeartbeatWriter:
         self._thread.start()
 
     def update(self, **changes: Any) -> None:
-        """Changes fields of the heartbeat and triggers a write."""
+        """Changes fields of the heartbeat and triggers a write, unless they have these values already."""
         with self._lock:
-            self._current = self._current.replace(**changes)
-        self._wake.set()
+            before = self._current
+            self._current = before.replace(**changes)
+            is_changed = self._current != before
+        if is_changed:
+            self._wake.set()
 
     @property
     def current(self) -> Heartbeat:
