@@ -99,9 +99,8 @@ def failure_record(error: Exception) -> Mapping[str, Any]:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-#: Interval of reading the stop flag, which is a request.
-STOP_POLL_SECONDS = 2.0
+#: Interval of reading the stop flag, which is a request, and of checking the queries.
+POLL_SECONDS = 2.0
 #: Interval of checking for table requests while no batch runs. A check takes one listing.
 SERVE_SECONDS = 5.0
 #: Maximum wait for keyed tables at the end of a run; the next run continues.
@@ -410,17 +409,14 @@ class IngestRun:
 
     def _watch(self, queries: list[StreamingQuery], processor: BatchProcessor, progress: ProgressLog) -> str:
         started = served = time.monotonic()
-        asked = float("-inf")
         lag = SourceLag(self._source)
         while True:
             for query in queries:
                 if not query.isActive:
                     return self._query_ended(query)
             now = time.monotonic()
-            if now - asked >= STOP_POLL_SECONDS:
-                asked = now
-                if self._stop.read() is not None:
-                    return self._begin_stop("stop flag")
+            if self._stop.read() is not None:
+                return self._begin_stop("stop flag")
             run_limit = run_limit_reason(
                 self._host, self._spec, now, started=started, first_batch=self._first_batch_completed_at
             )
