@@ -17,6 +17,7 @@ from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.operations.mutate import look_at_backlogs
 from deltaworks.specs.dag_ids import PROJECT
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
     return ProcessOperator(
         task_id="check_mutations",
         module=BACKLOG_MODULE,
-        look="deltaworks.operations.mutate:look_at_backlogs",
+        look=look_at_backlogs,
         look_if="True",
         environment=environment,
         retries=0,

@@ -66,7 +66,7 @@ class LookTrigger(BaseTrigger):
     def __init__(
         self, *, look: str, operation: str, subject: str, values: Mapping[str, Any], selected_if: str, look_if: str
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.look = look
         self.operation = operation
         self.subject = subject
@@ -143,7 +143,7 @@ def look_for_work(catalog: Catalog, look: str, *, operation: str, subject: str, 
 
 
 def _continue(work: int | None, reason: str) -> TriggerEvent:
-    return TriggerEvent({WORK_KEY: work, REASON_KEY: reason})
+    return TriggerEvent({WORK_KEY: work, REASON_KEY: reason})  # type: ignore[no-untyped-call]
 
 
 def _xcoms(look: Look) -> dict[str, Any]:

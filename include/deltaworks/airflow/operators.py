@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from deltaworks.operations.base import (
     ERROR_RECORD_KEY,
     OPERATIONS_MODULE,
     RESULTS_KEY,
+    Look,
     Operation,
 )
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm
@@ -460,7 +461,7 @@ class ProcessOperator(_OperationTask, BaseOperator):
         environment: names the connections whose keys the process needs.
         operation, values, form, selected_if, look_if, niceness: as for `SparkJobOperator`. With a form and no
             operation, it runs the operation that the form selects.
-        look: the function of a module's look, as `module:function`; an operation declares its own.
+        look: the function by which a module's run looks for work, given the catalog; an operation declares its own.
         subject: of the operation, for the look.
     """
 
@@ -478,7 +479,7 @@ class ProcessOperator(_OperationTask, BaseOperator):
         form: DagForm | None = None,
         selected_if: str = "True",
         look_if: str = "",
-        look: str = "",
+        look: Callable[..., Look] | None = None,
         subject: str = "",
         env_vars: Mapping[str, str] | None = None,
         niceness: int = 0,
@@ -492,7 +493,8 @@ class ProcessOperator(_OperationTask, BaseOperator):
         self.form = form
         self.selected_if = selected_if
         self.look_if = look_if
-        self.look_first(look or ("" if operation is None else operation.look), subject)
+        declared = "" if operation is None else operation.look
+        self.look_first(declared if look is None else f"{look.__module__}:{look.__name__}", subject)
         self.env_vars = {**RUN_VARIABLES, **(env_vars or {})}
         self._environment = environment
         self._niceness = niceness
