@@ -120,7 +120,7 @@ class Triggered:
     def end(self) -> None:
         for process in (self.triggerer, self.scheduler):
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=180)
 
     def success_of(self, dag_id: str) -> Any:
         stored = self.lake.get(paths.alert_job(dag_id))

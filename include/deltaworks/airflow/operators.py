@@ -114,8 +114,8 @@ class _OperationTask:
     values: Mapping[str, Any]
     selected_if: str
     look_if: str
-    #: The units of work that a look in the triggerer found; None if none was made.
-    work_found: int | None = None
+    #: The units of work that a look in the triggerer counted; None without a look.
+    remaining_work: int | None = None
 
     def look_first(self, look: str, subject: str) -> None:
         """Has the task start in the triggerer, which looks whether it needs a process. Without `look_if` it starts in
@@ -136,7 +136,7 @@ class _OperationTask:
 
     def execute_after_look(self, context: Context, event: Mapping[str, Any]) -> None:
         """Runs a task that needs a process, as `execute` does without a look."""
-        self.work_found = event[WORK_KEY]
+        self.remaining_work = event[WORK_KEY]
         log.info("Continued in a process: %s", event[REASON_KEY] or "this run does not look for work first")
         operator: Any = self
         token = ExecutorSafeguard.tracker.set(operator)
@@ -341,8 +341,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         Spark job runs and reports the error.
         """
         engine, options = self.engine.strip(), self.chosen_options(context)
-        if self.work_found is not None:
-            self._why = _remaining_work(engine, self.work_found)
+        if self.remaining_work is not None:
+            self._why = _remaining_work(engine, self.remaining_work)
             return False
         is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))
         if options is None or (engine == "spark" and not is_dry_run):
