@@ -65,9 +65,9 @@ for line in sys.stdin:
         time.sleep(0.3)
     with create_session() as session:
         xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run_id)).all()
-        print(json.dumps({{
-            "run_id": run_id, "state": str(run.state), "tasks": tasks, "xcoms": {{one.key: one.value for one in xcoms}}
-        }}), flush=True)
+        values = {{one.key: XComModel.deserialize_value(one) for one in xcoms}}
+        shown = {{"run_id": run_id, "state": str(run.state), "tasks": tasks, "xcoms": values}}
+        print(json.dumps(shown), flush=True)
 """
 
 
