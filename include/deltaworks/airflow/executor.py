@@ -45,10 +45,10 @@ class LocalExecutor(AirflowsExecutor):
         """
         waiting = int(self._unread_messages.value)
         self._still_waiting, self._waited = min(waiting, self._waited), waiting
-        super()._check_workers()
+        super()._check_workers()  # type: ignore[no-untyped-call]
 
     def _spawn_workers_with_gc_freeze(self, spawn_number: int) -> None:
-        super()._spawn_workers_with_gc_freeze(min(spawn_number, self._still_waiting))
+        super()._spawn_workers_with_gc_freeze(min(spawn_number, self._still_waiting))  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Ends idle workers immediately, and the others with their task or when the grace period is over."""

@@ -87,7 +87,8 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
     return (last.error or {}).get("condition") == "BATCH_STALLED" or last.state not in ("ended", "failed")
 
 
-#: Interval of heartbeats that say nothing new: far below the age from which one is stale.
+#: Longest interval of heartbeats that say nothing new. With shorter triggers it is theirs, since a heartbeat can be
+#: declared stale from three of them on.
 INTERVAL_SECONDS: Final = 10.0
 
 
@@ -108,12 +109,12 @@ class HeartbeatWriter:
         *,
         pipeline: str,
         trigger_seconds: float,
-        interval_seconds: float = INTERVAL_SECONDS,
+        interval_seconds: float | None = None,
         is_progressing: Callable[[], bool] = lambda: True,
     ) -> None:
         self._objects = objects
         self._key = key
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = interval_seconds or min(INTERVAL_SECONDS, trigger_seconds)
         self._is_progressing = is_progressing
         self._lock = threading.Lock()
         self._wake = threading.Event()
