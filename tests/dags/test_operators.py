@@ -350,6 +350,21 @@ def test_auto_looks_without_changes_process_does_its_part_and_a_dry_run_needs_no
     assert submitted.exists() == (not dry_run)
 
 
+@pytest.mark.usefixtures("local_spark")
+@pytest.mark.parametrize(("work", "looks_again"), [(3, False), (None, True)])
+def test_a_task_that_continues_after_a_look_submits_its_job_without_another(
+    project: Path, spark_submit: Any, work: int | None, looks_again: bool
+) -> None:
+    submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
+    task = looking_job(project, submitted, "print('nothing is known')", operation="rebuild_gold", engine="auto")
+
+    task.execute_after_look({"params": {}, "ti": instance}, {"work": work, "reason": "daily to build"})
+
+    assert submitted.exists()
+    assert submitted.with_name("asked.json").exists() == looks_again
+    assert looks_again or "3 units of work remain for Spark" in instance.pushed["engine"]
+
+
 def test_gold_looks_first_on_schedule_and_the_night_does_its_work_where_it_is_declared(project: Path) -> None:
     from jinja2 import Environment
 

@@ -148,3 +148,27 @@ def test_an_executor_ends_with_a_continuous_task(off: bool, monkeypatch: pytest.
         endless.kill()
         ending.join(120)
     assert not ending.is_alive()
+
+
+def test_an_executor_starts_workers_only_for_tasks_that_keep_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaworks.airflow.executor import LocalExecutor
+
+    executor = LocalExecutor(parallelism=3)
+    started: list[int] = []
+    monkeypatch.setattr(executor, "_spawn_worker", lambda: started.append(1))
+    executor.start()
+    assert started == [], "nothing waits"
+
+    def check(waiting: int) -> int:
+        before = len(started)
+        with executor._unread_messages:
+            executor._unread_messages.value = waiting
+        executor._check_workers()
+        return len(started) - before
+
+    executor.activity_queue.put(None)
+    assert [check(2), check(2)] == [0, 2], "they have waited since the last check"
+    assert [check(0), check(1), check(0)] == [0, 0, 0], "an idle worker has taken it"
+    assert [check(9), check(9)] == [0, 3], "at most as many as may run"
+    executor.activity_queue.close()
+    executor.result_queue.close()

@@ -1,4 +1,5 @@
-"""Adapts Airflow to continuous tasks: an executor that does not wait for them, and serialized writes with SQLite.
+"""Adapts Airflow to continuous tasks: an executor that does not wait for them and has no idle workers, and serialized
+writes with SQLite.
 
 When a scheduler fails (for example because its database is unreachable) or is stopped, Airflow's LocalExecutor waits
 for all running tasks, and streams run for hours. Until then nothing would be scheduled, and a process supervisor would
@@ -28,11 +29,26 @@ _GRACE_SECONDS = 90.0
 
 
 class LocalExecutor(AirflowsExecutor):
-    """Airflow's LocalExecutor, but it ends with its scheduler: it ends running tasks after a grace period.
+    """Airflow's LocalExecutor, but it ends with its scheduler: it ends running tasks after a grace period. It starts
+    workers when tasks wait for one, where Airflow's starts as many as may run at a time.
 
     The next scheduler restarts those tasks. The class has Airflow's class name, since Airflow warns for any other one
     that its simple login is not meant for executors on several machines.
     """
+
+    #: Tasks that waited at the last check, and those of them that still wait.
+    _waited = _still_waiting = 0
+
+    def _check_workers(self) -> None:
+        """Ends the records of dead workers, and starts workers for tasks that waited at the last check too: an idle
+        worker takes a task within milliseconds.
+        """
+        waiting = int(self._unread_messages.value)
+        self._still_waiting, self._waited = min(waiting, self._waited), waiting
+        super()._check_workers()  # type: ignore[no-untyped-call]
+
+    def _spawn_workers_with_gc_freeze(self, spawn_number: int) -> None:
+        super()._spawn_workers_with_gc_freeze(min(spawn_number, self._still_waiting))  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Ends idle workers immediately, and the others with their task or when the grace period is over."""

@@ -18,6 +18,7 @@ from deltaworks.airflow.job_alerts import job_callbacks, send_alerts_of_job
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.operations.mutate import look_at_backlogs
 from deltaworks.specs.dag_ids import PROJECT
 
 if TYPE_CHECKING:
@@ -71,11 +72,14 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
 def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
     """Returns the task that fails while mutation requests of any pipeline wait too long.
 
-    It has no retries, since its DAG runs again soon.
+    The triggerer looks at the requests, so that the task needs a process only to fail. It has no retries, since its DAG
+    runs again soon.
     """
     return ProcessOperator(
         task_id="check_mutations",
         module=BACKLOG_MODULE,
+        look=look_at_backlogs,
+        look_if="True",
         environment=environment,
         retries=0,
         execution_timeout=timedelta(minutes=2),

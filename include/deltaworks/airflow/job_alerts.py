@@ -141,6 +141,20 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
     return any(notification is not None for notification in resolved)
 
 
+def record_idle_run(objects: ObjectStore, *, dag_id: str, task_id: str, run_id: str, is_last_task: bool) -> None:
+    """Records a run that found no work as a success of its task, and resolves the task's alerts.
+
+    The health check sends the notifications.
+    """
+    from deltaworks.alerts import resolve_alert
+
+    for cause in sorted(failure_alerts()):
+        resolve_alert(objects, cause=cause, subject=f"{dag_id}.{task_id}")
+    if is_last_task:
+        objects.put(_success_key(dag_id), json.dumps({"at": iso_now(), "run_id": run_id}).encode())
+        resolve_alert(objects, cause="DEADLINE_MISSED", subject=dag_id)
+
+
 def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> list[str]:
     """Returns open failures that a successful manual run makes obsolete.
 

@@ -62,6 +62,7 @@ def operation_task(
     values: Mapping[str, Any] | None = None,
     form: DagForm | None = None,
     selected_if: str = "",
+    look_if: str = "",
     **settings: Any,
 ) -> BaseOperator:
     """Returns the task that runs an operation: a spark-submit job, or a process if the operation needs no Spark.
@@ -71,6 +72,8 @@ def operation_task(
         form: the form of the DAG, from which the other options are read.
         selected_if: a template that renders to `False` in runs that skip the task; by default where the form selects
             other operations.
+        look_if: a template that renders to `True` in runs that look for work before they start a process; see
+            `SparkJobOperator`. `False` only looks whether the form selects the operation.
         settings: further operator arguments, which override those of all jobs.
     """
     operation = get_operation(name)
@@ -79,6 +82,7 @@ def operation_task(
         "values": values,
         "form": form,
         "selected_if": selected_if or selection_template(operation, form),
+        "look_if": look_if,
     }
     share = environment.shares.of(operation.job_class)
     if operation.runs_immediately:
@@ -101,6 +105,7 @@ def operation_task(
         task_id=task_id or name,
         environment=environment,
         arguments=[f"--{operation.scope}", subject],
+        subject=subject,
         niceness=0 if operation.runs_immediately else share.niceness,
         **options,
         **{**process_settings(environment.shares, operation.job_class), **settings},

@@ -11,17 +11,19 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
 from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_environment_keys
 from deltaworks.airflow.child_process import JobOutput, child_options
+from deltaworks.airflow.looks import REASON_KEY, WORK_KEY, start_arguments
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.operations.base import (
@@ -31,6 +33,7 @@ from deltaworks.operations.base import (
     ERROR_RECORD_KEY,
     OPERATIONS_MODULE,
     RESULTS_KEY,
+    Look,
     Operation,
 )
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm
@@ -110,6 +113,37 @@ class _OperationTask:
     form: DagForm | None
     values: Mapping[str, Any]
     selected_if: str
+    look_if: str
+    #: The units of work that a look in the triggerer counted; None without a look.
+    remaining_work: int | None = None
+
+    def look_first(self, look: str, subject: str) -> None:
+        """Has the task start in the triggerer, which looks whether it needs a process. Without `look_if` it starts in
+        its process.
+        """
+        if not self.look_if:
+            return
+        start: Any = self
+        start.start_from_trigger = True
+        start.start_trigger_args = start_arguments(
+            look,
+            operation="" if self.operation is None else self.operation.name,
+            subject=subject,
+            values=self.values,
+            selected_if=self.selected_if,
+            look_if=self.look_if,
+        )
+
+    def execute_after_look(self, context: Context, event: Mapping[str, Any]) -> None:
+        """Runs a task that needs a process, as `execute` does without a look."""
+        self.remaining_work = event[WORK_KEY]
+        log.info("Continued in a process: %s", event[REASON_KEY] or "this run does not look for work first")
+        operator: Any = self
+        token = ExecutorSafeguard.tracker.set(operator)
+        try:
+            operator.execute(context)
+        finally:
+            ExecutorSafeguard.tracker.reset(token)
 
     def skip_unless_selected(self) -> None:
         """Skips the task if the form selects other operations. Templates must be rendered before.
@@ -214,6 +248,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             - `auto`: the submitted job, unless a process without Spark, which changes nothing, finds no work;
             - `process`: a process without Spark (option off); a job is submitted only if its results leave work for
               Spark (`spark_work_count`).
+        look_if: a template. Not empty, the task starts in the triggerer, which skips it if the form selects other
+            operations, and where this renders to `True` if it has no work; see `deltaworks.airflow.looks`.
         share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
@@ -226,6 +262,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         "values",
         "selected_if",
         "engine",
+        "look_if",
     )
 
     def __init__(
@@ -244,6 +281,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         selected_if: str = "True",
         engine: str = "spark",
+        look_if: str = "",
         env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -262,6 +300,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         self.form = form
         self.selected_if = selected_if
         self.engine = engine
+        self.look_if = look_if
+        self.look_first("" if operation is None else operation.look, pipeline)
         self.share = share
         self._launch: Launch | None = None
         self._why = ""
@@ -301,6 +341,9 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         Spark job runs and reports the error.
         """
         engine, options = self.engine.strip(), self.chosen_options(context)
+        if self.remaining_work is not None:
+            self._why = _remaining_work(engine, self.remaining_work)
+            return False
         is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))
         if options is None or (engine == "spark" and not is_dry_run):
             return False
@@ -325,7 +368,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             return False
         remaining = sum(int(result.get("spark_work_count", 1)) for result in results) if results else 1
         if remaining and not is_dry_run:
-            self._why = f"engine {engine}: {remaining:,} units of work remain for Spark"
+            self._why = _remaining_work(engine, remaining)
             return False
         what = "a dry run" if is_dry_run else "nothing to do" if looks else "nothing remains for Spark"
         self.report_engine(context, f"a process without Spark (engine {engine}: {what})")
@@ -396,6 +439,10 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         return hook
 
 
+def _remaining_work(engine: str, count: int) -> str:
+    return f"engine {engine}: {count:,} units of work remain for Spark"
+
+
 def _master_of(connection: Connection) -> str:
     """Returns the Spark master as the provider derives it. In a connection written as a URI, the scheme is its type."""
     host = str(connection.host or "")
@@ -412,11 +459,13 @@ class ProcessOperator(_OperationTask, BaseOperator):
     Args:
         module: the module. Without one it runs an operation.
         environment: names the connections whose keys the process needs.
-        operation, values, form, selected_if, niceness: as for `SparkJobOperator`. With a form and no operation, it runs
-            the operation that the form selects.
+        operation, values, form, selected_if, look_if, niceness: as for `SparkJobOperator`. With a form and no
+            operation, it runs the operation that the form selects.
+        look: the function by which a module's run looks for work, given the catalog; an operation declares its own.
+        subject: of the operation, for the look.
     """
 
-    template_fields: Sequence[str] = ("arguments", "env_vars", "values", "selected_if")
+    template_fields: Sequence[str] = ("arguments", "env_vars", "values", "selected_if", "look_if")
     _stop_seconds = 4.0
 
     def __init__(
@@ -429,6 +478,9 @@ class ProcessOperator(_OperationTask, BaseOperator):
         values: Mapping[str, Any] | None = None,
         form: DagForm | None = None,
         selected_if: str = "True",
+        look_if: str = "",
+        look: Callable[..., Look] | None = None,
+        subject: str = "",
         env_vars: Mapping[str, str] | None = None,
         niceness: int = 0,
         **kwargs: Any,
@@ -440,6 +492,9 @@ class ProcessOperator(_OperationTask, BaseOperator):
         self.values = dict(values or {})
         self.form = form
         self.selected_if = selected_if
+        self.look_if = look_if
+        declared = "" if operation is None else operation.look
+        self.look_first(declared if look is None else f"{look.__module__}:{look.__name__}", subject)
         self.env_vars = {**RUN_VARIABLES, **(env_vars or {})}
         self._environment = environment
         self._niceness = niceness

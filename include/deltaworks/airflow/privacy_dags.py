@@ -33,6 +33,11 @@ from deltaworks.specs.privacy import VAULT_SCHEDULES
 _SCHEDULED_IF: Final[Mapping[str, str]] = {
     "maintain_vault": "dag_run.run_type == 'manual' or dag_run.run_after.hour == 3"
 }
+#: Steps that start in the triggerer, since most runs of the DAG have no work for them.
+_LOOK_IF: Final[Mapping[str, str]] = {
+    "ingest_vault": "{{ dag_run.run_type == 'scheduled' }}",
+    **dict.fromkeys(_SCHEDULED_IF, "False"),
+}
 _AFTER_APPROVAL = (
     " The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
 )
@@ -75,6 +80,7 @@ def vault_dag(form: DagForm, namespace: str, pipelines: Sequence[PipelineSpec], 
                     form=form,
                     trigger_rule="none_failed",
                     selected_if=_selected_if(form, operation.name),
+                    look_if=_LOOK_IF.get(operation.name, ""),
                 )
                 for operation in form.operations
             )

@@ -84,6 +84,8 @@ _LOST_EVENTS_SCHEDULE = "35 * * * *"
 #: Scheduled runs and runs after another pipeline's gold mostly find no changes, so they look first without Spark.
 #: Manual runs start Spark immediately, because a person usually triggers one to build something.
 _GOLD_ENGINE = "{{ 'auto' if dag_run.run_type in ('scheduled', 'asset_triggered') else 'spark' }}"
+_LOOK_ON_SCHEDULE = "{{ dag_run.run_type == 'scheduled' }}"
+_LOOK_AT_GOLD = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
 def pipeline_dag(spec: PipelineSpec, kind: str, *, tag: str = "", **settings: Any) -> DAG:
@@ -107,8 +109,15 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         schedule=_gold_schedule(spec, environment),
     ) as dag:
         form = form_of(get_operation("rebuild_gold"))
-        rebuild_gold_task(spec, environment, form=form, values={"dates": DATES_TEMPLATE}, engine=_GOLD_ENGINE)
-        operation_task("refresh_gold", spec.pipeline, environment, form=form)
+        rebuild_gold_task(
+            spec,
+            environment,
+            form=form,
+            values={"dates": DATES_TEMPLATE},
+            engine=_GOLD_ENGINE,
+            look_if=_LOOK_AT_GOLD,
+        )
+        operation_task("refresh_gold", spec.pipeline, environment, form=form, look_if="False")
     set_form(dag, form_params(form, spec))
     return dag
 
@@ -171,7 +180,7 @@ def mutation_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         spec,
         "mutate_tables",
         environment,
-        task={"values": {"dry_run": DRY_RUN_IF_MANUAL}},
+        task={"values": {"dry_run": DRY_RUN_IF_MANUAL}, "look_if": _LOOK_ON_SCHEDULE},
         description=f"Applies the requests of {spec.pipeline} to its tables",
         timeout=timedelta(hours=6),
         schedule=names.cron_timetable(spec.mutations.schedule),

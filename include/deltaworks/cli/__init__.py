@@ -10,8 +10,9 @@ import typer
 
 from deltaworks import __version__
 from deltaworks.cli.commands import command_entries, nested_operations
-from deltaworks.cli.lazy import group_class, skip_pandas_import
+from deltaworks.cli.lazy import group_class
 from deltaworks.control.provenance import PERSON_VARIABLE
+from deltaworks.sources.pandas_blocker import skip_pandas_import
 
 app = typer.Typer(
     name="deltaworks",

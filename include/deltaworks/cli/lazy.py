@@ -1,18 +1,12 @@
-"""Keeps commands fast to start: imports a command when it is called, and never pandas.
-
-So `deltaworks --help` loads only help texts. Module pyarrow.dataset would import pandas, if it is installed, to
-recognise pandas objects. Commands use none, and each command that reads a table saves half a second.
+"""Keeps commands fast to start: imports a command when it is called, so that `deltaworks --help` loads only help
+texts.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import typer
@@ -99,25 +93,3 @@ def to_click_command(loaded: typer.Typer | Callable[..., Any]) -> LoadedCommand:
     app = typer.Typer(add_completion=False)
     app.command()(loaded)
     return typer.main.get_command(app)
-
-
-class _PyarrowPandasBlocker(importlib.abc.MetaPathFinder):
-    """Hides pandas while pyarrow.dataset is being imported."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "pandas":
-            return None
-        datasets = sys.modules.get("pyarrow.dataset")
-        # The module defines this function last, so without it the module is still being imported.
-        if datasets is not None and not hasattr(datasets, "dataset"):
-            raise ModuleNotFoundError("pandas is left out of pyarrow's datasets", name=name)
-        return None
-
-
-def skip_pandas_import() -> None:
-    """Prevents pyarrow.dataset from importing pandas in this process. Idempotent.
-
-    pandas can still be imported, and `to_pandas` works; only `pyarrow.array` no longer recognises pandas objects.
-    """
-    if not any(isinstance(finder, _PyarrowPandasBlocker) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _PyarrowPandasBlocker())

@@ -31,6 +31,8 @@ from deltaworks.errors import DeltaworksError
 log = logging.getLogger(__name__)
 #: Shorter than the age up to which a copy of a heartbeat is shown (`deltaworks.console.cached_objects`).
 _READ_AHEAD_SECONDS: Final = 20.0
+#: Nothing is read ahead once no page has been opened for this long. The next page then says that it is reading.
+_IDLE_SECONDS: Final = 300.0
 
 #: The content security policy: only the console's own scripts, styles and responses. Displayed data cannot add any.
 POLICY: Final = (
@@ -81,6 +83,8 @@ class PageBuilder:
         self.records = records
         self.catalog = catalog
         self._render_lock = RenderLock()
+        self._opened = threading.Event()
+        self._opened_at = time.monotonic()
 
     def page_context(self, request: RequestData, person: Person, host_state: HostState) -> PageContext:
         """Returns the context of a request."""
@@ -104,11 +108,26 @@ class PageBuilder:
             PageError: the page does not exist, the person may not see it, or it cannot be drawn; PageReadingError: its
                 data are still being read.
         """
+        self.note_reader()
         context = self.page_context(request, person, host_state)
         if "pipeline" in context.values and not context.may_read(context.values["pipeline"]):
             raise PageMissingError(f"There is no pipeline {context.values['pipeline']!r} whose stream you may see.")
         with self._render_lock.hold():
             return self._respond(page, request, context)
+
+    def note_reader(self) -> None:
+        """Notes that somebody opens a page, so that the start page is read ahead again."""
+        self._opened_at = time.monotonic()
+        self._opened.set()
+
+    def await_readers(self) -> None:
+        """Waits for the next page if none was opened for some minutes."""
+        if time.monotonic() - self._opened_at < _IDLE_SECONDS:
+            return
+        self._opened.clear()
+        # A page that was opened before the event was cleared has moved the time.
+        if time.monotonic() - self._opened_at >= _IDLE_SECONDS:
+            self._opened.wait()
 
     def read_ahead(self) -> bool:
         """Reads what the start page shows, so that it is there for the first person after a pause.
@@ -145,8 +164,11 @@ class PageBuilder:
 
 
 def keep_read(builder: PageBuilder, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Reads ahead for the start page until the process ends, in at most a twentieth of the time."""
+    """Reads ahead for the start page until the process ends, in at most a twentieth of the time, and only while people
+    open pages.
+    """
     while True:
+        builder.await_readers()
         began, is_read = time.monotonic(), True
         try:
             is_read = builder.read_ahead()

@@ -100,7 +100,8 @@ def failure_record(error: Exception) -> Mapping[str, Any]:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
+#: Interval of reading the stop flag, which is a request, and of checking the queries.
+POLL_SECONDS = 2.0
 #: Interval of checking for table requests while no batch runs. A check takes one listing.
 SERVE_SECONDS = 5.0
 #: Maximum wait for keyed tables at the end of a run; the next run continues.

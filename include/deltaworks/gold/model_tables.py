@@ -19,7 +19,13 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.gold.references import ReferenceResult, refresh_references, replace_if_changed
+from deltaworks.gold.references import (
+    ReferenceResult,
+    changed_references,
+    is_changed,
+    refresh_references,
+    replace_if_changed,
+)
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS, ModelSpec, instant_sql
 from deltaworks.tables.arrow_types import arrow_schema
@@ -61,13 +67,34 @@ def refresh_external_inputs(
     return results
 
 
+def changed_external_inputs(catalog: Catalog, pipeline: str) -> list[str]:
+    """Returns the reference tables and tables of models that `refresh_external_inputs` would replace.
+
+    Raises:
+        ContractError: REFERENCE_UNREADABLE or MODEL_UNREADABLE.
+    """
+    models, lake = catalog.pipeline(pipeline).models, Lake(catalog.environment.lake)
+    changed = changed_references(catalog, pipeline)
+    if models:
+        runs = PipelineHome.open(catalog.environment.lake, pipeline).models
+        changed += [model.name for model in models if is_changed(lake, pipeline, model.name, _digest(model, runs))]
+    return changed
+
+
 def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> ReferenceResult:
-    # Records of training runs are immutable, so their numbers identify the content.
-    numbers = runs.numbers(model.name)
-    digest = hashlib.sha256(json.dumps([_COLUMNS_JSON, numbers]).encode()).hexdigest()
     return replace_if_changed(
-        lake, pipeline, model.name, digest, lambda: published_models(runs.all(model.name)), operation=OPERATION
+        lake,
+        pipeline,
+        model.name,
+        _digest(model, runs),
+        lambda: published_models(runs.all(model.name)),
+        operation=OPERATION,
     )
+
+
+def _digest(model: ModelSpec, runs: ModelRuns) -> str:
+    # Records of training runs are immutable, so their numbers identify the content.
+    return hashlib.sha256(json.dumps([_COLUMNS_JSON, runs.numbers(model.name)]).encode()).hexdigest()
 
 
 def published_models(runs: Sequence[ModelRun]) -> pa.Table:

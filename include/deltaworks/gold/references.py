@@ -71,6 +71,27 @@ def refresh_references(catalog: Catalog, pipeline: str, *, names: Sequence[str] 
     ]
 
 
+def changed_references(catalog: Catalog, pipeline: str) -> list[str]:
+    """Returns the reference tables whose file has changed since they were replaced.
+
+    Raises:
+        ContractError: REFERENCE_UNREADABLE.
+    """
+    lake = Lake(catalog.environment.lake)
+    return [
+        reference.name
+        for reference in catalog.pipeline(pipeline).references
+        if is_changed(lake, pipeline, reference.name, _digest(reference, _read_content(catalog, pipeline, reference)))
+    ]
+
+
+def is_changed(lake: Lake, pipeline: str, name: str, digest: str) -> bool:
+    """Whether `replace_if_changed` would replace a table."""
+    key = paths.table(pipeline, name)
+    table = lake.open(key)
+    return table is None or _stored_digest(lake, key, table) != digest
+
+
 def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
     content = _read_content(catalog, pipeline, reference)
     digest = _digest(reference, content)

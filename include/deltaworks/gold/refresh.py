@@ -517,17 +517,22 @@ def pending_gold(
     tables: Sequence[str] | None = None,
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
+    refresh_inputs: bool = True,
 ) -> list[GoldTableResult]:
     """Plans `rebuild_gold` with the same arguments; `spark_work_count` is 1 for tables with work.
 
     Records tables without work as up to date, and refreshes reference tables. Idempotent; builds nothing.
+
+    Args:
+        refresh_inputs: whether reference tables and tables of models are refreshed before.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.
         ContractError, ConcurrencyError: from `refresh_references`.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
-    refresh_external_inputs(catalog, pipeline)
+    if refresh_inputs:
+        refresh_external_inputs(catalog, pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in select_gold_tables(spec, tables):

@@ -51,7 +51,7 @@ def reject_overdue(catalog: Catalog, backlogs: Iterable[Backlog], *, now: dateti
         )
 
 
-def _record_backlogs(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
+def record_backlogs(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
     """Records the backlogs for the console; errors are logged."""
     objects, checked_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
     for backlog in backlogs:
@@ -68,7 +68,7 @@ def main() -> int:
     catalog = load_catalog(skip_invalid=True)
     backlogs = read_backlogs(catalog)
     print_results(backlogs)
-    _record_backlogs(catalog, backlogs, now=utc_now())
+    record_backlogs(catalog, backlogs, now=utc_now())
     reject_overdue(catalog, backlogs, now=utc_now())
     return 0
 

@@ -54,6 +54,8 @@ class Operation:
         summary: its effect in one sentence: the help of the command and the description of the DAG.
         run: its function as `module:function`. The function takes an `OperationContext` and the options; their model is
             the annotation of its second parameter.
+        look: the function as `module:function` that tells whether a scheduled run has work, with the same arguments.
+            It runs in a thread of Airflow's triggerer, before the task has a process, and writes no row.
         scope: the kind of its subject, whose name is the first argument of the command.
         needs_spark: its task is a spark-submit job; otherwise a process, which may still open a session for some
             tables.
@@ -82,6 +84,7 @@ class Operation:
     command: str
     summary: str
     run: str
+    look: str = ""
     scope: Scope = "pipeline"
     needs_spark: bool = False
     destructive: bool = False
@@ -103,8 +106,7 @@ class Operation:
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
         """Imports and returns the function that runs the operation."""
-        module, _, function = self.run.partition(":")
-        loaded: Callable[[OperationContext, Any], Report] = getattr(importlib.import_module(module), function)
+        loaded: Callable[[OperationContext, Any], Report] = _imported_function(self.run)
         return loaded
 
     def options_model(self) -> type[Options]:
@@ -148,6 +150,20 @@ class Operation:
         return f"It may run at the same time as: {', '.join(self.concurrent_with)}."
 
 
+def imported_look(name: str) -> Callable[..., Look]:
+    """Imports and returns a look, named as `module:function`. No look uses pandas, so it is not loaded."""
+    from deltaworks.sources.pandas_blocker import skip_pandas_import
+
+    skip_pandas_import()
+    loaded: Callable[..., Look] = _imported_function(name)
+    return loaded
+
+
+def _imported_function(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
 @functools.cache
 def _options_model(function: Callable[..., Any]) -> type[Options]:
     parameter = list(inspect.signature(function).parameters.values())[1]
@@ -174,6 +190,21 @@ class Report:
         if self.parts or not self.results:
             return list(self.parts)
         return [listing_of(self.results)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Whether a scheduled run has work, and why.
+
+    Args:
+        work: units of work that remain; 0 ends the run without a process.
+        reason: what remains, or why nothing does.
+        results: what the task pushes as its result if nothing remains.
+    """
+
+    work: int
+    reason: str
+    results: Sequence[DataclassInstance] = ()
 
 
 @dataclass(slots=True, kw_only=True)

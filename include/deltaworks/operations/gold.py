@@ -22,7 +22,7 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.base import Look, OperationContext, Report
 from deltaworks.operations.options import ENGINE_SECTION, Options, Positional, TableNames
 
 if TYPE_CHECKING:
@@ -231,6 +231,35 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
             if table.version is not None:
                 lineage.add(table.table, table.rows)
     return Report(results=result.tables)
+
+
+def look(context: OperationContext, options: BuildOptions) -> Look:
+    """Tells whether a scheduled build has work. Records tables that are up to date.
+
+    A change of a reference table or a model is work, since only a job may commit. So is gold of another pipeline that
+    waits for this one: its build starts once this pipeline's task has succeeded.
+    """
+    from deltaworks.gold.model_tables import changed_external_inputs
+    from deltaworks.gold.refresh import pending_gold
+
+    catalog, pipeline = context.catalog, context.subject
+    if changed := changed_external_inputs(catalog, pipeline):
+        return Look(work=len(changed), reason=f"{', '.join(changed)} changed")
+    own = pending_gold(catalog, pipeline, tables=list(options.tables) or None, refresh_inputs=False)
+    if waiting := [result.table for result in own if result.spark_work_count]:
+        return Look(work=len(waiting), reason=f"{', '.join(waiting)} to build")
+    for other in catalog.pipelines.values():
+        tables = [table.name for table in other.gold.tables if pipeline in _pipelines_read(table)]
+        results = pending_gold(catalog, other.pipeline, tables=tables, refresh_inputs=False) if tables else []
+        if waiting := [f"{other.pipeline}.{result.table}" for result in results if result.spark_work_count]:
+            return Look(work=len(waiting), reason=f"{', '.join(waiting)} of another pipeline to build")
+    return Look(work=0, reason="nothing to build", results=own)
+
+
+def _pipelines_read(table: GoldTableSpec) -> set[str]:
+    from deltaworks.specs.gold import cross_pipeline_table
+
+    return {other[0] for name in table.reads if (other := cross_pipeline_table(name)) is not None}
 
 
 class RefreshOptions(Options):

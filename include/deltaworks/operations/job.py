@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,17 @@ from deltaworks.operations.registry import get_operation
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
+#: Set by spark-submit in the process of a driver.
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Runs an operation as a job, prints its report and its results as the last line, and returns the exit code."""
+    from deltaworks.sources.pandas_blocker import skip_pandas_import
     from deltaworks.specs.project import load_catalog
 
+    if GATEWAY_VARIABLE not in os.environ:
+        skip_pandas_import()
     operation = get_operation(name)
     arguments = vars(build_parser(operation).parse_args(argv))
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from deltaworks.control.listing import Listing
-from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.base import Look, OperationContext, Report
 from deltaworks.operations.maintenance import apply_nightly_limits
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from deltaworks.control.records.mutation import MutationCompletion
     from deltaworks.mutations.forecast import Forecast
+    from deltaworks.specs.catalog import Catalog
 
 _NO_REQUESTS = "No requests since the last batch."
 
@@ -57,6 +59,40 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
     with log_failures(f"The summary of the mutations of {context.subject}"):
         record_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
     return Report(parts=[batch_listing(ends)] if ends else [_NO_REQUESTS], results=ends)
+
+
+def look(context: OperationContext, options: MutateOptions) -> Look:
+    """Tells whether a scheduled run has a batch to complete or to begin. Writes nothing."""
+    from deltaworks.control.home import PipelineHome
+    from deltaworks.control.objects import open_objects
+    from deltaworks.mutations.bounds import BatchPlanner
+    from deltaworks.tables.lake import Lake
+
+    storage = context.catalog.environment.lake
+    objects = open_objects(storage)
+    home = PipelineHome(objects, context.subject)
+    home.start_overs.reject_unfinished()
+    begun, ended = home.mutations.numbers()
+    if begun > ended:
+        return Look(work=1, reason=f"batch {begun} has not ended")
+    planner = BatchPlanner(Lake(storage), objects, context.catalog.pipeline(context.subject))
+    planned = planner.plan_batch(ended + 1, max_versions=planner.current_versions())
+    return Look(work=int(planned is not None), reason=_NO_REQUESTS.rstrip(".") if planned is None else "requests wait")
+
+
+def look_at_backlogs(catalog: Catalog, *, now: datetime | None = None) -> Look:
+    """Tells whether requests of a pipeline are overdue, and records all backlogs."""
+    from deltaworks.control.clock import utc_now
+    from deltaworks.errors import TransientError
+    from deltaworks.mutations.backlog_check import read_backlogs, record_backlogs, reject_overdue
+
+    backlogs, now = read_backlogs(catalog), now or utc_now()
+    record_backlogs(catalog, backlogs, now=now)
+    try:
+        reject_overdue(catalog, backlogs, now=now)
+    except TransientError as error:
+        return Look(work=1, reason=error.message)
+    return Look(work=0, reason="no request waits too long", results=backlogs)
 
 
 def batch_listing(ends: Sequence[MutationCompletion]) -> Listing:

@@ -11,7 +11,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.control.provenance import current_person, system_user
 from deltaworks.errors import ConfigError
-from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.base import Look, OperationContext, Report
 from deltaworks.operations.options import Options, Positional, split_names
 
 if TYPE_CHECKING:
@@ -49,6 +49,19 @@ def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     if options.dry_run:
         parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[result])
+
+
+def look(context: OperationContext, options: IngestVaultOptions) -> Look:
+    """Tells whether a scheduled ingest has work."""
+    from deltaworks.privacy.vault.job import reason_to_ingest
+
+    namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
+    reason = reason_to_ingest(
+        context.catalog.environment,
+        context.subject,
+        other_pipelines=context.catalog.pipelines.keys() - namespace_pipelines,
+    )
+    return Look(work=int(bool(reason)), reason=reason or "no sealed file waits")
 
 
 class MaintainVaultOptions(Options):

@@ -72,8 +72,9 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
         # A task's token must be valid longer than the longest stream run and any wait for a pool slot.
         "EXECUTION_API": {"JWT_EXPIRATION_TIME": "86400"},
         # A stream must survive a restart of the API server: by default three missed heartbeats end it. On a busy
-        # machine the server takes longer than the default of 5 s to accept the first tasks, which then fail.
-        "WORKERS": {"MAX_FAILED_HEARTBEATS": "60", "EXECUTION_API_TIMEOUT": "30"},
+        # machine the server takes longer than the default of 5 s to accept the first tasks, which then fail. Each
+        # heartbeat of a stream's task costs the server a request; their default interval is 5 s.
+        "WORKERS": {"MAX_FAILED_HEARTBEATS": "30", "MIN_HEARTBEAT_INTERVAL": "10", "EXECUTION_API_TIMEOUT": "30"},
         "SCHEDULER": _scheduler(),
         "DAG_PROCESSOR": {
             "PARSING_PROCESSES": "1",
@@ -137,6 +138,8 @@ def _scheduler() -> dict[str, str]:
         # next of these checks.
         "ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "CATCHUP_BY_DEFAULT": "False",
+        # While no task ends or waits. By default the scheduler looks at all running streams each second.
+        "SCHEDULER_IDLE_SLEEP_TIME": "2",
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from deltaworks.alerts.deadman import write_health_heartbeat
 from deltaworks.console import cached_objects, page_builder
+from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
@@ -207,3 +208,28 @@ def test_of_processes_that_were_never_read_before_an_outage_nothing_is_said(lake
     assert "</span> unknown" in page
     assert "</span> unhealthy" not in page
     assert ">restart<" not in page
+
+
+def test_nothing_is_read_ahead_while_nobody_opens_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(page_builder, "_IDLE_SECONDS", 0.3)
+    records = CachedObjects(lambda: LocalObjects(tmp_path))
+    builder = page_builder.PageBuilder(records=records, catalog=CatalogCache())
+    reads: list[float] = []
+
+    def read_ahead() -> bool:
+        reads.append(time.monotonic())
+        return True
+
+    monkeypatch.setattr(builder, "read_ahead", read_ahead)
+
+    def pause(seconds: float) -> None:
+        time.sleep(0.02)
+
+    reader = threading.Thread(target=page_builder.keep_read, args=(builder,), kwargs={"sleep": pause}, daemon=True)
+    reader.start()
+    eventually(lambda: bool(reads) and time.monotonic() - reads[-1] > 0.3, "it goes on reading for nobody")
+    before = len(reads)
+    assert before > 1, "it reads once the process has started"
+
+    builder.note_reader()
+    eventually(lambda: len(reads) > before, "a reader has come")

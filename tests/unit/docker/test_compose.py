@@ -49,7 +49,7 @@ SECRETS = {
         "alerts",
     },
     "airflow-dag-processor": {"airflow", "lake", "landing", "alerts"},
-    "airflow-triggerer": {"airflow", "airflow-logs"},
+    "airflow-triggerer": {"airflow", "airflow-logs", "lake"},
     "deadman": {"lake", "landing", "alerts"},
     "metrics": {"lake"},
     "keyring-init": set(),

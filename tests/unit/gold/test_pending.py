@@ -19,6 +19,8 @@ from deltaworks.gold.input_views import BUILT_FROM, FINGERPRINT, pin_inputs
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.gold.refresh_loop import compact_inputs, compactable_inputs
 from deltaworks.gold.table_build import plan_job
+from deltaworks.operations.base import OperationContext, imported_look
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
@@ -126,6 +128,29 @@ def test_gold_of_another_pipeline_is_an_input_after_its_first_build(tmp_path: Pa
     job = plan_job(catalog, board, lake, board.gold.tables[0], pinned, key=paths.table("board", "weekly"))
     assert job.plan.output_dates == {FIRST + dt.timedelta(days=1)}
     assert job.built_from.keys() == {"shop.daily"}
+
+
+def test_a_scheduled_build_has_work_if_its_tables_or_gold_that_reads_them_or_a_reference_changed(
+    tmp_path: Path,
+) -> None:
+    write_files(tmp_path, {"project/include/pipelines/board/weekly.sql": "SELECT event_date FROM shop__daily"})
+    catalog = project(tmp_path, sql=DAILY_SQL, shop=SHOP + ORDERS + DAILY, board=BOARD)
+    lake = Lake(catalog.environment.lake)
+
+    def work(pipeline: str) -> tuple[int, str]:
+        operation = get_operation("rebuild_gold")
+        context = OperationContext(operation=operation, catalog=catalog, subject=pipeline)
+        look = imported_look(operation.look)(context, operation.options_model()())
+        return look.work, look.reason
+
+    assert work("shop") == work("board") == (0, "nothing to build")
+    make(lake, "shop", "orders", files=1, days=2)
+    assert work("shop") == (1, "daily to build")
+    built(catalog, lake)
+    assert work("shop") == (1, "board.weekly of another pipeline to build")
+    assert work("board") == (1, "weekly to build")
+    built(catalog, lake, "board")
+    assert work("shop") == work("board") == (0, "nothing to build")
 
 
 FILES = 6

@@ -14,6 +14,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold import references
 from deltaworks.gold.input_views import may_reference
+from deltaworks.gold.model_tables import changed_external_inputs
 from deltaworks.gold.references import ReferenceResult, refresh_references
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.specs.catalog import Catalog
@@ -189,11 +190,15 @@ def test_a_large_file_or_an_external_link_is_rejected(tmp_path: Path) -> None:
 def test_a_pending_check_loads_the_file_and_reports_the_change(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     make(Lake(catalog.environment.lake), "shop", "orders", files=1, days=1)
+    assert changed_external_inputs(catalog, "shop") == ["splits"]
+    pending_gold(catalog, "shop", refresh_inputs=False)
+    assert changed_external_inputs(catalog, "shop") == ["splits"]
 
     (result,) = pending_gold(catalog, "shop")
 
     assert result.spark_work_count == 1
     assert {*result.built_from} == {"orders", "splits"}
+    assert changed_external_inputs(catalog, "shop") == []
     assert rows(catalog).num_rows == 3
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
+from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.mutation import APPLIED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConfigError, TransientError
@@ -25,6 +25,9 @@ from deltaworks.mutations.bounds import (
     mutations_spec,
     read_arrivals,
 )
+from deltaworks.operations.base import OperationContext, imported_look
+from deltaworks.operations.mutate import look_at_backlogs
+from deltaworks.operations.registry import get_operation
 from deltaworks.testing import local_lake, present
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, REQUESTS, START, MutationHarness, declared
 from tests.unit.tables.log_model import drop_statistics
@@ -264,3 +267,34 @@ def test_requests_of_a_commit_without_time_are_as_old_as_their_files(log: Log, i
     first_at = log.came(-1).first_at
     assert first_at is not None
     assert int(first_at.timestamp() * 1000) == added["modificationTime"]
+
+
+def test_a_scheduled_run_has_work_if_requests_or_rows_arrived_or_a_batch_has_not_ended(stage: MutationHarness) -> None:
+    operation = get_operation("mutate_tables")
+    context = OperationContext(operation=operation, catalog=stage.catalog, subject=PIPELINE)
+
+    def look() -> tuple[int, str]:
+        found = imported_look(operation.look)(context, operation.options_model()())
+        return found.work, found.reason
+
+    assert look() == (0, "No requests since the last batch")
+    land(stage, rows=1, requests=1)
+    assert look() == (1, "requests wait")
+
+    batch = present(following(stage, 1))
+    stage.batches.get_or_create(batch)
+    assert look() == (1, "batch 1 has not ended")
+    end(stage, batch)
+    assert look() == (0, "No requests since the last batch")
+    land(stage, rows=1)
+    assert look() == (1, "requests wait")
+
+
+def test_a_look_at_all_backlogs_records_them_and_finds_work_if_one_is_overdue(stage: MutationHarness) -> None:
+    land(stage, requests=1)
+    assert look_at_backlogs(stage.catalog).work == 0
+
+    found = look_at_backlogs(stage.catalog, now=utc_now() + dt.timedelta(days=1))
+
+    assert (found.work, PIPELINE in found.reason) == (1, True)
+    assert stage.objects.get(paths.mutations_summary(PIPELINE)) is not None

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
@@ -87,6 +87,11 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
     return (last.error or {}).get("condition") == "BATCH_STALLED" or last.state not in ("ended", "failed")
 
 
+#: Longest interval of heartbeats that say nothing new. With shorter triggers it is theirs, since a heartbeat can be
+#: declared stale from three of them on.
+INTERVAL_SECONDS: Final = 10.0
+
+
 class HeartbeatWriter:
     """Writes one heartbeat object at each interval from a background thread.
 
@@ -104,12 +109,12 @@ class HeartbeatWriter:
         *,
         pipeline: str,
         trigger_seconds: float,
-        interval_seconds: float = 5.0,
+        interval_seconds: float | None = None,
         is_progressing: Callable[[], bool] = lambda: True,
     ) -> None:
         self._objects = objects
         self._key = key
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = interval_seconds or min(INTERVAL_SECONDS, trigger_seconds)
         self._is_progressing = is_progressing
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -134,10 +139,13 @@ class HeartbeatWriter:
         self._thread.start()
 
     def update(self, **changes: Any) -> None:
-        """Changes fields of the heartbeat and triggers a write."""
+        """Changes fields of the heartbeat and triggers a write, unless they have these values already."""
         with self._lock:
-            self._current = self._current.replace(**changes)
-        self._wake.set()
+            before = self._current
+            self._current = before.replace(**changes)
+            is_changed = self._current != before
+        if is_changed:
+            self._wake.set()
 
     @property
     def current(self) -> Heartbeat:

@@ -267,7 +267,7 @@ class Member:
             log.warning("pipeline=%s: its failures could not be reset: %s", self.pipeline, problem)
 
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 #: Interval of checking idle members and declarations.
 UPDATE_SECONDS = 5.0
 #: Maximum wait for all members at the end of a run. Each member waits for its own batch and keyed tables.

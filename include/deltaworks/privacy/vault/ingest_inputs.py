@@ -127,6 +127,18 @@ class SealedFile:
     unreadable: dict[str, tuple[SealedFrame, ...]] = field(default_factory=dict)
 
 
+def waiting_files(objects: ObjectStore, namespace: str, *, other_pipelines: Collection[str] = ()) -> list[str]:
+    """Returns the keys of waiting files that may belong to a namespace, in order for each writer. Needs one listing."""
+
+    def may_belong(key: str) -> bool:
+        writer, _, name = key.removeprefix(paths.sealed_files_path()).partition("/")
+        part = name.removesuffix(_SUFFIX).rpartition(_PART_SEPARATOR)
+        return writer not in other_pipelines and (not part[1] or part[2] == namespace)
+
+    listed = objects.list(paths.sealed_files_path())
+    return [key for key in listed if key.endswith(_SUFFIX) and may_belong(key)]
+
+
 class SealedFiles:
     """The waiting sealed files of one namespace. Not thread-safe.
 
@@ -143,11 +155,8 @@ class SealedFiles:
         self._other_pipelines = frozenset(other_pipelines)
 
     def keys(self) -> list[str]:
-        """Returns the keys of waiting files that may belong to the namespace, in order for each writer. Needs one
-        listing.
-        """
-        listed = self._objects.list(paths.sealed_files_path())
-        return [key for key in listed if key.endswith(_SUFFIX) and self._may_belong_to_namespace(key)]
+        """Returns the keys of the waiting files; see `waiting_files`."""
+        return waiting_files(self._objects, self._namespace, other_pipelines=self._other_pipelines)
 
     def open(self, key: str, *, split: bool = True) -> SealedFile | None:
         """Decrypts a file. Returns None if it is missing or belongs to another namespace.
@@ -188,11 +197,6 @@ class SealedFiles:
     def delete(self, key: str) -> None:
         """Deletes a file that was ingested. Idempotent."""
         self._objects.delete(key)
-
-    def _may_belong_to_namespace(self, key: str) -> bool:
-        writer, _, name = key.removeprefix(paths.sealed_files_path()).partition("/")
-        part = name.removesuffix(_SUFFIX).rpartition(_PART_SEPARATOR)
-        return writer not in self._other_pipelines and (not part[1] or part[2] == self._namespace)
 
     def _split_by_namespace(self, key: str, frames: list[tuple[SealedFrame, SealedPayload]]) -> None:
         for namespace, part in _encode_parts(frames):

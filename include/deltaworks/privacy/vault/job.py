@@ -15,15 +15,22 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError
 from deltaworks.privacy.tokens.envelope_encryption import Unsealer
+from deltaworks.privacy.tokens.suppression import read_suppression
 from deltaworks.privacy.vault.ingest import IngestResult, VaultIngest
-from deltaworks.privacy.vault.ingest_inputs import DestroyedDays, SealedFiles, SuppressionList, destroy_day_keys
+from deltaworks.privacy.vault.ingest_inputs import (
+    DestroyedDays,
+    SealedFiles,
+    SuppressionList,
+    destroy_day_keys,
+    waiting_files,
+)
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
-from deltaworks.privacy.vault.namespace_vault import NamespaceVault
+from deltaworks.privacy.vault.namespace_vault import NamespaceVault, privacy_settings_of
 from deltaworks.privacy.vault.tables import MaintenanceResult
 from deltaworks.specs.environment import EnvironmentSpec
 
@@ -114,6 +121,7 @@ def _complete_rotation(epoch: int, namespace: str, epochs: EpochKeys, keys: Subj
 
 
 _MAX_NAMED = 5
+_RUNS_AT_LEAST_EVERY = timedelta(hours=1)
 
 
 def run_ingest(
@@ -153,6 +161,43 @@ def run_ingest(
             result = VaultIngest(vault, files, suppressed, deadline=deadline).run()
         _write_heartbeat(vault, result, started_at)
         return result
+
+
+def reason_to_ingest(
+    environment: EnvironmentSpec,
+    namespace: str,
+    *,
+    other_pipelines: Collection[str] = (),
+    now: datetime | None = None,
+) -> str:
+    """Returns why an ingest has to run; empty if it would find nothing, which is recorded in the vault's state.
+
+    Opens no key. An ingest runs at least once an hour, so that an unreachable key service or a storage that became
+    unsuitable is noticed without new files.
+
+    Args:
+        other_pipelines: pipelines of other namespaces.
+
+    Raises:
+        ContractError: VAULT_RECORD_UNREADABLE, SUPPRESSION_UNREADABLE.
+        TransientError: a storage does not answer.
+    """
+    at = now or utc_now()
+    lake_objects = open_objects(environment.lake)
+    beat = read_vault_heartbeat(lake_objects, namespace)
+    ran_at = None if beat is None else parse_iso(beat.written_at)
+    if beat is None or ran_at is None or at - ran_at >= _RUNS_AT_LEAST_EVERY:
+        return "no ingest has run within the hour"
+    if beat.failure_condition:
+        return f"the last ingest failed with {beat.failure_condition}"
+    if beat.suppression != read_suppression(lake_objects, namespace).number:
+        return "the list of suppressed subjects has changed"
+    vault_objects = open_objects(privacy_settings_of(environment).vault)
+    if waiting := len(waiting_files(vault_objects, namespace, other_pipelines=other_pipelines)):
+        return f"{waiting:,} sealed files wait"
+    # The time of the last ingest stays, because this was none.
+    lake_objects.put(paths.vault_heartbeat(namespace), beat.replace(caught_up_at=at.isoformat()).encode())
+    return ""
 
 
 def maintain(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 from deltaworks.control.health.heartbeat import Heartbeat, HeartbeatWriter, read_heartbeat
@@ -52,6 +53,22 @@ def test_an_update_does_not_wait_for_the_interval(local_objects: LocalObjects) -
     writer.update(state="running")
 
     assert await_heartbeat(local_objects, lambda beat: beat.state == "running").batch_id is None
+    writer.close(state="ended")
+
+
+def test_an_update_without_news_writes_nothing(local_objects: LocalObjects) -> None:
+    writer = start_writer(local_objects, beat_seconds=3_600.0)
+    writer.start()
+    writer.update(state="idle", backlog_files=3)
+    first = await_heartbeat(local_objects, lambda beat: beat.state == "idle")
+
+    for _ in range(20):
+        writer.update(state="idle", backlog_files=3)
+        time.sleep(0.01)
+    assert await_heartbeat(local_objects, lambda beat: True).written_at == first.written_at
+
+    writer.update(backlog_files=4)
+    await_heartbeat(local_objects, lambda beat: beat.backlog_files == 4)
     writer.close(state="ended")
 
 

@@ -6,7 +6,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from deltaworks.control import paths as control_paths
 from deltaworks.control.objects import LocalObjects, open_objects
 from deltaworks.control.records.erasure import read_vault_heartbeat
 from deltaworks.errors import TransientError
@@ -23,7 +24,7 @@ from deltaworks.privacy.keys.base import TOKEN_PURPOSE, LocalKeyring, key_contex
 from deltaworks.privacy.keys.stored_keys import get_or_create_key
 from deltaworks.privacy.tokens.envelope_encryption import Identity, suppression_digest
 from deltaworks.privacy.tokens.suppression import SuppressionRecord
-from deltaworks.privacy.vault.job import maintain, run_ingest
+from deltaworks.privacy.vault.job import maintain, reason_to_ingest, run_ingest
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.privacy.vault.tables import CellAddress, VaultTables, open_cell
 from deltaworks.specs.environment import EnvironmentSpec
@@ -40,6 +41,39 @@ from tests.unit.privacy.vault.vault_harness import (
 )
 
 Seal = Callable[[str, Sequence[Identity]], str]
+
+
+def test_an_ingest_has_no_work_only_if_nothing_waits_and_one_ran_within_the_hour(
+    environment: EnvironmentSpec, objects: LocalObjects, seal: Seal
+) -> None:
+    assert reason_to_ingest(environment, NAMESPACE) == "no ingest has run within the hour"
+    run_ingest(environment, NAMESPACE, dry_run=False)
+    ran = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
+    now = datetime.fromisoformat(ran.written_at)
+
+    assert reason_to_ingest(environment, NAMESPACE, now=now + timedelta(minutes=5)) == ""
+    looked = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
+    assert looked.caught_up_at == (now + timedelta(minutes=5)).isoformat()
+    assert looked == ran.replace(caught_up_at=looked.caught_up_at)
+    assert reason_to_ingest(environment, NAMESPACE, now=now + timedelta(hours=1)) != ""
+
+    key = seal("1-2", [email_of("ada")])
+    assert reason_to_ingest(environment, NAMESPACE, now=now) == "1 sealed files wait"
+    writer = key.removeprefix(paths.sealed_files_path()).partition("/")[0]
+    assert reason_to_ingest(environment, NAMESPACE, other_pipelines={writer}, now=now) == "", "another namespace's"
+    failing = ran.replace(failure_condition="KEY_SERVICE_UNREACHABLE")
+    open_objects(environment.lake).put(control_paths.vault_heartbeat(NAMESPACE), failing.encode())
+    assert "KEY_SERVICE_UNREACHABLE" in reason_to_ingest(environment, NAMESPACE, now=now)
+
+
+def test_a_new_suppressed_subject_is_work_of_an_ingest(environment: EnvironmentSpec) -> None:
+    run_ingest(environment, NAMESPACE, dry_run=False)
+    beat = present(read_vault_heartbeat(open_objects(environment.lake), NAMESPACE))
+    open_objects(environment.lake).put(
+        control_paths.vault_heartbeat(NAMESPACE), beat.replace(suppression=beat.suppression + 1).encode()
+    )
+
+    assert reason_to_ingest(environment, NAMESPACE) == "the list of suppressed subjects has changed"
 
 
 def values_of(environment: EnvironmentSpec, *names: str) -> dict[tuple[str, str], str]:

@@ -105,7 +105,10 @@ def test_airflow_is_told_where_it_is_and_to_bear_with_an_api_server_restart(
     assert str(database_path(home)) in variables["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
     assert variables["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:21003/execution/"
     assert variables["AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION"] == "False"
-    assert int(variables["AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS"]) >= 60
+    heartbeats, seconds = (
+        int(variables[f"AIRFLOW__WORKERS__{name}"]) for name in ("MAX_FAILED_HEARTBEATS", "MIN_HEARTBEAT_INTERVAL")
+    )
+    assert heartbeats * seconds >= 300
 
 
 def test_every_server_of_the_stack_is_reached_on_this_machine_alone(variables: dict[str, str]) -> None:
