@@ -26,7 +26,7 @@ PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
 #: A cold start: Airflow parses its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
 SHARED = (
-    *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "spark", "jars")),
+    *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "generator", "spark", "jars")),
     *("spark_jobs", "plugins", "dags"),
 )
 
