@@ -82,6 +82,7 @@ def linked_project(folder: Path) -> Path:
     for name in (
         "include/deltaworks",
         "include/sandbox",
+        "include/generator",
         "include/spark",
         "include/jars",
         "spark_jobs",

@@ -38,7 +38,8 @@ def site() -> Iterator[PageSite]:
 @pytest.fixture
 def collector(tmp_path: Path, site: PageSite) -> Iterator[CollectorProcess]:
     """A collector for the site's events; it restarts on the same port."""
-    listen = {"host": "127.0.0.1", "port": free_port(), "metrics_port": 0}
+    port = free_port()
+    listen = {"host": "127.0.0.1", "port": port, "metrics_port": 0, "public_host": f"127.0.0.1:{port}"}
     declared = declaration(listen=listen)
     declared["sources"]["games"]["origins"] = [site.origin]
     process = CollectorProcess(tmp_path, declared).start()

@@ -406,7 +406,7 @@ def test_a_failing_source_is_shown_and_the_stream_is_retried_after_its_repair(la
     damaged.write_text("this is no commit\n")
     trouble = console.await_trouble("LOG_DAMAGED", subject=STREAM, seconds=TWO_MINUTES)
     assert "_delta_log" in trouble.detail
-    assert "put its" in trouble.next_step
+    assert "restore its" in trouble.next_step
     damaged.unlink()
 
     console.press(trouble.act, reason="its log is whole again")

@@ -37,8 +37,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
     project = tmp_path_factory.mktemp("project")
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
     write_project(project, PIPELINE, environment=environment.partition("overrides:")[0], relays=[])
-    for name in ("include/deltaworks", "include/sandbox", "include/spark", "include/jars", "plugins"):
-        (project / name).symlink_to(PROJECT_ROOT / name)
+    for name in ("deltaworks", "sandbox", "generator", "spark", "jars"):
+        (project / "include" / name).symlink_to(PROJECT_ROOT / "include" / name)
+    (project / "plugins").symlink_to(PROJECT_ROOT / "plugins")
     (project / "dags").mkdir()
     found = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
     before = dict(os.environ)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.testing import present, write_files
@@ -26,7 +27,7 @@ PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
 #: A cold start: Airflow parses its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
 SHARED = (
-    *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "spark", "jars")),
+    *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "generator", "spark", "jars")),
     *("spark_jobs", "plugins", "dags"),
 )
 
@@ -111,18 +112,19 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 @pytest.mark.timeout(1_200)
 def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(project: Path) -> None:
-    for name in ("HTTP", "Kafka"):
-        declared, *collectors = blocks(name, "yaml")
+    (clicks, edge), (orders_of_kafka,) = blocks("HTTP", "yaml"), blocks("Kafka", "yaml")
+    for declared in (clicks, orders_of_kafka):
         write_files(project, {f"include/pipelines/{declared.split()[1]}/pipeline.yaml": declared})
-        for collector in collectors:
-            write_files(project, {"include/collectors/edge.yaml": collector})
+    write_files(project, {"include/collectors/edge.yaml": edge})
     sent = webhooks(300)
     sent.write(project / "events.jsonl")
     order = json.loads(re.findall(r"`(\{.*?\})`", section("Kafka"))[0])
     orders = [order | {"id": number, "total": number / 4} for number in range(200)]
     (project / "orders.jsonl").write_text("".join(json.dumps(event) + "\n" for event in orders))
-    (starting,), (one, many, asking) = (block.splitlines() for block in blocks("HTTP"))
+    (adding,), (starting,), (one, many, asking) = (block.splitlines() for block in blocks("HTTP"))
 
+    key = typed([*shlex.split(adding)[1:], "--key", "clicks-key"], project)
+    assert yaml.safe_load(edge)["sources"]["clicks"]["keys"][0]["sha256"] in key.stdout, "the page's source has it"
     up = typed(shlex.split(starting)[1:], project)
     assert up.returncode == 0
     assert "Created topics: orders" in up.stdout

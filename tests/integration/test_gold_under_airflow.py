@@ -11,7 +11,7 @@ from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
 from deltaworks.gold.input_views import BUILT_FROM
 from deltaworks.gold.refresh import find_shadows
-from deltaworks.operations.registry import get_operation
+from deltaworks.operations.dag_forms import ACTION
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -22,7 +22,7 @@ from tests.integration.airflow_people import People
 from tests.processes import run_process
 
 BUILD_SECONDS = 240.0
-GOLD_DAG, REFRESH = dag_id("clicks", "gold"), get_operation("refresh_gold").dag_id("clicks")
+GOLD_DAG = dag_id("clicks", "gold")
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +99,14 @@ def test_a_gold_refresh_is_a_dry_run_by_default_and_swaps_a_shadow_on_request(
     before = _version(lake, key)
     sql = harness.home.project / "include" / "pipelines" / "clicks" / "per_day.sql"
     sql.write_text("SELECT event_date, 'second' AS edition, count(*) AS clicks FROM clicks GROUP BY event_date")
-    form = {"tables": ["per_day"]}
+    form = {ACTION: "refresh", "tables": ["per_day"]}
 
-    people.trigger(REFRESH, conf=form, run_id="counted")
-    assert people.wait_for_run(REFRESH, "counted", timeout_seconds=BUILD_SECONDS).state == "success"
+    people.trigger(GOLD_DAG, conf=form, run_id="counted")
+    assert people.wait_for_run(GOLD_DAG, "counted", timeout_seconds=BUILD_SECONDS).state == "success"
     assert _version(lake, key) == before
 
-    people.trigger(REFRESH, conf=form | {"dry_run": False}, run_id="swapped")
-    assert people.wait_for_run(REFRESH, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
+    people.trigger(GOLD_DAG, conf=form | {"dry_run": False}, run_id="swapped")
+    assert people.wait_for_run(GOLD_DAG, "swapped", timeout_seconds=BUILD_SECONDS).state == "success"
     answers = present(lake.rows(key))
     assert {row["edition"] for row in answers.to_pylist()} == {"second"}
     assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(harness.rows())

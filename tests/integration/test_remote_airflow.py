@@ -110,7 +110,7 @@ def test_a_stream_is_stopped_started_and_restarted(
     assert second.pid != first.pid
 
     said, _ = remote.run("restart", "clicks")
-    assert "clicks may run again" in said
+    assert "clicks is released" in said
     assert not is_paused(people)
     third = harness.await_progress(len(harness.rows()))
     assert third.pid != second.pid
@@ -125,7 +125,7 @@ def test_a_rejected_login_still_stops_the_stream_by_its_flag(
 
     _, complained = remote.run("stop", "clicks", exit_code=10, PASSWORD_OF_AIRFLOW="another-than-this")
 
-    assert "AIRFLOW_LOGIN_REFUSED clicks has ended and stays stopped by its flag" in complained
+    assert "AIRFLOW_LOGIN_REFUSED clicks has ended with its stop flag set" in complained
     assert not is_paused(people)
     flag = StopFlag(open_objects(harness.catalog.environment.lake), paths.pipeline_control("clicks", "stop.json"))
     assert flag.read() is not None
@@ -179,7 +179,7 @@ def test_an_operation_that_fails_in_airflow_returns_its_jobs_error(
     _, complained = remote.run(*words, exit_code=21)
 
     assert re.search(r"DAG_RUN_FAILED clicks__restore run \S+ failed in count: \[RESTORE_POINT_INVALID\] ", complained)
-    assert "Give --to-version, --to-time or --to-batch." in complained
+    assert "Exactly one restore point is required." in complained
 
 
 @pytest.mark.timeout(300)
@@ -188,4 +188,4 @@ def test_a_dag_unknown_to_this_airflow_is_rejected_with_the_closest_match(remote
 
     assert "AIRFLOW_DAG_UNKNOWN" in complained
     assert f"did you mean {VACUUM!r}" in complained
-    assert "within a minute" in complained
+    assert "within about a minute" in complained

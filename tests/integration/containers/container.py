@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -120,7 +121,8 @@ class Container:
         killed = 0
         while others := [each for each in self.processes() if each.pid != self.pid]:
             for other in others:
-                other.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    other.kill()
             killed += len(others)
             psutil.wait_procs(others, timeout=1)
         return killed
@@ -152,8 +154,12 @@ class Container:
         return Probe(status, output[-_OUTPUT:].strip(), time.monotonic() - start)
 
     def command_lines(self) -> list[str]:
-        """Returns the command lines of its processes."""
-        return [" ".join(process.cmdline()) for process in self.processes()]
+        """Returns the command lines of its processes that have not ended meanwhile."""
+        lines = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                lines.append(" ".join(process.cmdline()))
+        return lines
 
     def processes(self) -> list[psutil.Process]:
         """Returns all live processes in its namespace."""

@@ -209,13 +209,22 @@ def games_objects(events: int, *, faults: bool) -> list[bytes]:
     return [gzip.decompress(delivery.body) for delivery in deliveries(settings)]
 
 
+def event_of(value: Any) -> dict[str, Any] | None:
+    """Returns the event of a record; None for one that the generator has made malformed."""
+    try:
+        event = orjson.loads(value["body"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("eventParams"), dict) else None
+
+
 def spoilt_games(objects: Sequence[bytes], share: float, rng: Random, suite: Sequence[bytes]) -> list[bytes]:
     spoilt_objects = []
     for data in objects:
         pieces = []
         for value, raw in framing.read_events(data):
-            if isinstance(value, dict) and rng.random() < share:
-                event = orjson.loads(value["body"])
+            event = event_of(value)
+            if event is not None and rng.random() < share:
                 paths = [("eventParams", name) for name in event["eventParams"]] + [("eventTime",), ("eventName",)]
                 pieces.append(wrapped(spoilt(value["body"], paths, rng, suite), rng))
             else:

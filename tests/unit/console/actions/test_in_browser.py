@@ -61,6 +61,15 @@ def page(browser: Any, actions: FakeActions) -> Iterator[Page]:
     assert complaints == []
 
 
+def tab_to(page: Page, condition: str) -> None:
+    """Moves the focus by the Tab key until a JavaScript condition on the focused element holds."""
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"(focused => {condition})(document.activeElement)"):
+            return
+    raise AssertionError(f"the focus reaches no element with {condition}")
+
+
 def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
@@ -68,13 +77,26 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions:
     link = page.get_by_role("link", name="restart", exact=True).first
     link.focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_label("Verb")).to_have_value("restart")
+    expect(page.get_by_role("button", name="restart games")).to_be_visible()
     page.get_by_label("Reason").focus()
     page.keyboard.type("a new key")
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.dataset.opens || ''") == "sure":
-            break
+    tab_to(page, "focused.textContent === 'restart games'")
+    page.keyboard.press("Enter")
+
+    expect(page).to_have_url(re.compile("/runs/console__"))
+    expect(page.locator("#live")).to_contain_text("complete")
+    ((dag_id, _, conf),) = actions.started
+    assert (dag_id, conf["action"], conf["reason"]) == ("games__control", "restart", "a new key")
+
+
+def test_a_dialog_shows_what_was_chosen_and_starts_it_by_keyboard(page: Page, base: str, actions: FakeActions) -> None:
+    from playwright.sync_api import expect
+
+    page.goto(f"{base}{CONTROL}")
+    page.get_by_label("Verb").select_option("restart")
+    page.get_by_label("Reason").focus()
+    page.keyboard.type("a new key")
+    tab_to(page, "focused.dataset.opens === 'sure'")
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_be_visible()
@@ -83,26 +105,28 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions:
     page.keyboard.press("Enter")
 
     expect(page).to_have_url(re.compile("/runs/console__"))
-    expect(page.locator("#live")).to_contain_text("complete")
-    ((dag_id, _, conf),) = actions.started
-    assert (dag_id, conf["verb"], conf["reason"]) == ("games__control", "restart", "a new key")
+    ((_, _, conf),) = actions.started
+    assert (conf["action"], conf["reason"]) == ("restart", "a new key")
 
 
 def test_a_cancelled_dialog_starts_nothing(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
-    page.goto(f"{base}{CONTROL}?verb=stop")
+    page.goto(f"{base}{CONTROL}")
     page.get_by_role("button", name="control …").click()
-    page.get_by_role("button", name="Leave it").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
 
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert actions.started == []
 
 
-def test_a_double_click_is_one_run(page: Page, base: str, actions: FakeActions) -> None:
-    page.goto(f"{base}{CONTROL}?verb=stop")
-    page.get_by_role("button", name="control …").click()
-    page.get_by_role("button", name="Start").dblclick(no_wait_after=True)
+@pytest.mark.parametrize("address", [CONTROL, f"{CONTROL}?verb=stop"], ids=["dialog", "verb"])
+def test_a_double_click_is_one_run(page: Page, base: str, actions: FakeActions, address: str) -> None:
+    page.goto(f"{base}{address}")
+    if address == CONTROL:
+        page.get_by_role("button", name="control …").click()
+    page.get_by_role("button", name="Start" if address == CONTROL else "stop games").dblclick(no_wait_after=True)
     page.wait_for_url("**/runs/console__*")
 
     assert len(actions.started) == 1
@@ -114,7 +138,7 @@ def test_counts_are_shown_before_the_deletion(page: Page, base: str, actions: Fa
     actions.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
     page.goto(f"{base}{VACUUM}")
     page.get_by_role("button", name="Count first").click()
-    page.get_by_role("link", name="Go on: do what was counted …").click()
+    page.get_by_role("link", name="Continue with the counted action …").click()
     page.get_by_role("button", name="vacuum now …").click()
     expect(page.get_by_role("dialog")).to_contain_text("41,200")
     page.get_by_role("button", name="Start").click()
@@ -131,16 +155,19 @@ def test_nothing_is_wider_than_a_narrow_screen(page: Page, base: str, address: s
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
-def test_a_form_works_without_scripts(browser: Any, base: str, actions: FakeActions) -> None:
+@pytest.mark.parametrize("verb", ["", "stop"], ids=["dialog", "verb"])
+def test_a_form_works_without_scripts(browser: Any, base: str, actions: FakeActions, verb: str) -> None:
     actions.started.clear()
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto(f"{base}{CONTROL}?verb=stop")
-    page.get_by_role("button", name="control games", exact=True).click()
+    page.goto(f"{base}{CONTROL}?verb={verb}")
+    if not verb:
+        page.get_by_label("Verb").select_option("stop")
+    page.get_by_role("button", name=f"{verb or 'control'} games", exact=True).click()
     page.wait_for_url("**/runs/console__*")
     context.close()
 
-    assert [conf["verb"] for _, _, conf in actions.started] == ["stop"]
+    assert [conf["action"] for _, _, conf in actions.started] == ["stop"]
 
 
 def test_form_input_survives_a_poll(page: Page, base: str) -> None:
