@@ -1,6 +1,6 @@
 """Settings of every test run: marks by folder; Hypothesis examples are deterministic and have no deadline.
 
-A run has thousands of short tests and a million objects that live as long as it does: modules, collected tests, schemas.
+A run has thousands of short tests and a million objects that live as long as it does: modules, tests, schemas.
 Python's default thresholds would search all of these again and again, an eighth of the processor time of the tests.
 
 `pytest --hypothesis-profile=explore` generates new examples instead.

@@ -97,12 +97,18 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
     return Counter({(date, *counts): 1 for date, counts in cohorts.items()})
 
 
-@pytest.mark.parametrize("most_rows", [1_000_000, 0], ids=["held in the driver", "left to Spark"])
+@pytest.mark.parametrize(
+    "most_rows",
+    [
+        (1_000_000, 0, 1_000_000),
+        pytest.param((1_000_000,) * 3, marks=pytest.mark.integration),
+        pytest.param((0,) * 3, marks=pytest.mark.integration),
+    ],
+    ids=["in turn", "held in the driver", "left to Spark"],
+)
 def test_incremental_rebuilds_after_late_and_duplicate_rows_match_plain_python(
-    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows)
-    monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows)
     chosen = random.Random(7)
     arrived: Rows = []
     # Arrival numbers are out of order, so that a later duplicate can survive, as after a repair.
@@ -120,6 +126,8 @@ def test_incremental_rebuilds_after_late_and_duplicate_rows_match_plain_python(
             batch.append({**row, "_seq": seq, "_position": position})
         arrived += batch
         shop.append("shop", "events", batch)
+        monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows[ordinal])
+        monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows[ordinal])
 
         result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "returning"])
 

@@ -1,4 +1,8 @@
-"""A pipeline that reads a Delta table: landed rows, and tables it rejects."""
+"""A pipeline that reads a Delta table: landed rows, and tables it rejects.
+
+The points of a batch marked `integration` have their twins in tests/spark/engine/test_batches.py, which ends a batch
+at each point without a query, whatever its source is.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,9 @@ def test_a_row_with_conversion_errors_is_in_quarantine_as_json(spark: SparkSessi
     assert (json.loads(row["raw"])["event_id"], row["object_key"]) == ("e", "writer/sales")
 
 
-@pytest.mark.parametrize("point", ["prepared", "committed", "completed"])
+@pytest.mark.parametrize(
+    "point", ["committed", *(pytest.param(point, marks=pytest.mark.integration) for point in ("prepared", "completed"))]
+)
 def test_a_run_that_ends_in_a_batch_neither_loses_nor_duplicates_rows(
     spark: SparkSession, project_of: ProjectOf, point: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone."""
+"""`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone.
+
+The byte limit, marked `integration`, has its twin in tests/unit/sources/objects/test_file_event_log.py.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harn
     assert [(batch, [row["id"] for row in rows]) for batch, rows in harness.drain(schema=SCHEMA)] == [(3, [5])]
 
 
+@pytest.mark.integration
 def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: S3SqsHarness) -> None:
     for number, size in enumerate((10, 10, 100, 10)):
         harness.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
