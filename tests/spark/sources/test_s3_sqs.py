@@ -1,6 +1,7 @@
 """`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone.
 
-The byte limit, marked `integration`, has its twin in tests/unit/sources/objects/test_file_event_log.py.
+The byte limit, marked `integration`, has its twin in tests/unit/sources/objects/test_file_event_log.py, and the options
+have theirs in tests/unit/sources/spark_formats/s3_sqs/test_options.py.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: S3SqsHarnes
     ("changes", "said"),
     [
         ({"queueUrl": ""}, "the queue that S3 announces objects to"),
-        ({"fileFormat": "orc"}, "fileFormat"),
-        ({"maxfiles": "3"}, "is not known"),
+        pytest.param({"fileFormat": "orc"}, "fileFormat", marks=pytest.mark.integration),
+        pytest.param({"maxfiles": "3"}, "is not known", marks=pytest.mark.integration),
     ],
 )
 def test_an_invalid_option_is_named_with_its_purpose(harness: S3SqsHarness, changes: dict[str, str], said: str) -> None:
