@@ -8,6 +8,7 @@ Python's default thresholds would search all of these again and again, an eighth
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator
@@ -39,11 +40,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def pytest_unconfigure() -> None:
-    """Lets libraries whose objects were imported free them as Python ends; some print what they could not."""
-    gc.unfreeze()
+    # Libraries free what was imported as Python ends, and some print what they could not.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
