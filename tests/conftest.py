@@ -1,10 +1,15 @@
 """Settings of every test run: marks by folder; Hypothesis examples are deterministic and have no deadline.
 
+A run has thousands of short tests and a million objects that live as long as it does: modules, tests, schemas.
+Python's default thresholds would search all of these again and again, a tenth of the processor time of the tests.
+
 `pytest --hypothesis-profile=explore` generates new examples instead.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +33,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if folder in item.path.parents:
                 item.add_marker(mark)
+
+
+def pytest_configure() -> None:
+    """Searches for no garbage while modules are imported."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what was imported and collected out of later searches for garbage, and searches less often."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+    # Libraries free what was imported as Python ends, and some print what they could not.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -22,7 +24,7 @@ from pathlib import Path
 from tests.examples import SHARE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Spark's three parts take the longest and wait for a third of that time; two other parts run meanwhile.
+#: Spark's two parts take the longest and wait for a third of that time; three other parts run meanwhile.
 LANES = 5
 #: Share of the Hypothesis examples to run; the selection is deterministic.
 EXAMPLES_SHARE = "0.3"
@@ -42,14 +44,17 @@ class Part:
     is_pytest: bool = True
     #: Runs at low priority.
     gives_way: bool = True
+    #: Folder of a check's results by content of the files; a new clone begins with those of this machine's last run.
+    results: Path | None = None
 
 
 def _tests(name: str, *arguments: str, gives_way: bool = True) -> Part:
     return Part(name, (sys.executable, "-m", "pytest", *arguments), gives_way=gives_way)
 
 
-def _check(name: str, *command: str) -> Part:
-    return Part(name, (str(Path(sys.executable).with_name(command[0])), *command[1:]), is_pytest=False)
+def _check(name: str, *command: str, results: Path | None = None) -> Part:
+    program = str(Path(sys.executable).with_name(command[0]))
+    return Part(name, (program, *command[1:]), is_pytest=False, results=results)
 
 
 #: Folders of tests/unit by part; the rest of tests/unit is one more part.
@@ -58,16 +63,14 @@ _UNIT = {
     "unit/control": ("control", "privacy"),
     "unit/pipelines": ("pipelines", "rules", "models", "feeds", "remediation", "collector", "generator"),
     "unit/engine": ("engine", "gold", "maintenance", "mutations"),
-    "unit/sources": ("sources",),
     "unit/recovery": ("recovery",),
+    "unit/sources": ("sources",),
     "unit/events": ("events",),
 }
 _IN_UNIT_PARTS = (f"--ignore=tests/unit/{folder}" for folders in _UNIT.values() for folder in folders)
-#: Folders of tests/spark by Spark session; the rest of tests/spark has one more.
-_SESSIONS = {
-    "spark/sources": ("gold", "sources"),
-    "spark/recovery": ("maintenance", "mutations", "recovery", "sandbox"),
-}
+#: Folders of tests/spark by Spark session; the rest of tests/spark has one more. Each session costs its start, and its
+#: first queries several times what later ones do.
+_SESSIONS = {"spark/sources": ("gold", "recovery", "sandbox", "sources")}
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
 #: Longest first, so that no part runs alone at the end. Spark's parts are sequential and have priority; the others fill
 #: the remaining processor time.
@@ -80,7 +83,7 @@ PARTS = (
     _tests("unit", "tests/unit", *_IN_UNIT_PARTS),
     _tests("dags", "tests/dags"),
     *(_tests(name, *(f"tests/unit/{folder}" for folder in folders)) for name, folders in _UNIT.items()),
-    _check("types", "mypy"),
+    _check("types", "mypy", results=ROOT / ".mypy_cache"),
     _check("style", "ruff", "check", "."),
     _check("format", "ruff", "format", "--check", "."),
     _check("layers", "lint-imports", "--no-cache"),
@@ -120,9 +123,41 @@ class Outcome:
         return f"{self.part.name:14} {self.seconds:6.0f} s, {self.cpu_seconds:5.0f} s of CPU: {said}"
 
 
+def _shared(results: Path) -> Path:
+    """Returns where the results of the last run on this machine are, below XDG_CACHE_HOME or `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "deltaworks", results.name.lstrip("."))
+
+
+def fetch_results(results: Path) -> None:
+    """Begins with the results of the last run on this machine, if this clone has none; without them a check is slow."""
+    if results.exists() or not _shared(results).is_dir():
+        return
+    try:
+        shutil.copytree(_shared(results), results)
+    except (OSError, shutil.Error) as problem:
+        print(f"{results.name} is filled anew: {problem}", flush=True)
+        shutil.rmtree(results, ignore_errors=True)
+
+
+def share_results(results: Path) -> None:
+    """Leaves the results to the next new clone; of concurrent runs, one does."""
+    shared = _shared(results)
+    try:
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=shared.parent, prefix=f"{shared.name}-") as folder:
+            shutil.copytree(results, Path(folder, "new"))
+            if shared.exists():
+                shared.rename(Path(folder, "old"))
+            Path(folder, "new").rename(shared)
+    except (OSError, shutil.Error) as problem:
+        print(f"{results.name} is not shared with other clones: {problem}", flush=True)
+
+
 def run_part(part: Part) -> Outcome:
     """Runs one part to its end."""
     began = time.monotonic()
+    if part.results is not None:
+        fetch_results(part.results)
     command = ("nice", "-n", str(_STANDS_BACK), *part.command) if part.gives_way else part.command
     environment = {SHARE_VARIABLE: EXAMPLES_SHARE, **os.environ}
     process = subprocess.Popen(
@@ -132,6 +167,8 @@ def run_part(part: Part) -> Outcome:
     output = process.stdout.read().decode(errors="replace")
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
+    if part.results is not None and process.returncode == 0 and part.results.is_dir():
+        share_results(part.results)
     return Outcome(part, process.returncode, output, time.monotonic() - began, used.ru_utime + used.ru_stime)
 
 

@@ -13,12 +13,15 @@ PATIENCE_SECONDS = 120.0
 
 
 def eventually(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
-    """Polls until a condition holds.
+    """Polls until a condition holds. A condition that is costly to check is checked a fourth of the time at most.
 
     Raises:
         AssertionError: it does not hold after `seconds`.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(min(max(0.02, 3 * (now - began)), 0.25))
+        began = time.monotonic()

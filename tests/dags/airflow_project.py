@@ -1,16 +1,17 @@
-"""A small declared project, and fresh interpreters with a separate Airflow home."""
+"""A small declared project, and interpreters that have imported nothing but Airflow, with a separate Airflow home."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from deltaworks import testing
-from tests.processes import run_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOME = Path(tempfile.mkdtemp(prefix="deltaworks-airflow-"))
@@ -98,8 +99,66 @@ def environment_variables(project: Path, home: Path | None = None) -> dict[str, 
     return settings
 
 
+#: Imports Airflow, then runs each program of its input in a fork of itself: importing takes longer than most programs.
+_INTERPRETER = """
+import json, os, signal, sys
+import airflow.dag_processing.dagbag, airflow.models.backfill, airflow.serialization.serialized_objects
+
+def run(code, environment, output, problems):
+    os.environ.clear()
+    os.environ.update(environment)
+    for name, stream in ((os.devnull, 0), (output, 1), (problems, 2)):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), stream)
+    signal.alarm(240)
+    try:
+        exec(compile(code, "program", "exec"), {"__name__": "__main__"})
+        failed = 0
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        failed = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(failed)
+
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        run(*json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@cache
+def _interpreter() -> subprocess.Popen[str]:
+    """The interpreter of all programs, which ends with the process of the tests."""
+    with (HOME / "interpreter.log").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", _INTERPRETER],
+            env=environment_variables(HOME),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+
 def run_python(code: str, project: Path) -> Any:
-    """Runs code in a fresh interpreter and returns the JSON of its last output line."""
-    done = run_process([sys.executable, "-c", code], env=environment_variables(project), timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    """Runs code in an interpreter that has imported Airflow alone; returns the JSON of its last output line."""
+    asked, answered = (interpreter := _interpreter()).stdin, interpreter.stdout
+    assert asked is not None
+    assert answered is not None
+    with tempfile.TemporaryDirectory() as folder:
+        output, problems = Path(folder, "output"), Path(folder, "problems")
+        asked.write(json.dumps([code, environment_variables(project), str(output), str(problems)]) + "\n")
+        asked.flush()
+        code_of_end = answered.readline().strip()
+        assert code_of_end, (HOME / "interpreter.log").read_text()
+        assert code_of_end == "0", f"{code_of_end}: {output.read_text()}{problems.read_text()}"
+        return json.loads(output.read_text().strip().splitlines()[-1])
+
+
+def end_interpreter() -> None:
+    """Ends the interpreter of `run_python`, if a test has used it."""
+    if _interpreter.cache_info().currsize:
+        _interpreter().communicate()
+        _interpreter.cache_clear()

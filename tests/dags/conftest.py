@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dags.airflow_project import AIRFLOW_SETTINGS, HOME, write_project
+from tests.dags.airflow_project import AIRFLOW_SETTINGS, HOME, end_interpreter, write_project
 
 # Airflow reads its home folder on first import, which happens while these tests are collected.
 _BEFORE = {name: os.environ.get(name) for name in AIRFLOW_SETTINGS}
@@ -30,6 +30,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
+    end_interpreter()
     shutil.rmtree(HOME, ignore_errors=True)
 
 

@@ -122,9 +122,9 @@ import json
 from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
-found = {}
+found, bag = {}, DagBag()
 for dag_id in ("games__gold", "board__gold", "report__gold"):
-    dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags[dag_id]))
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags[dag_id]))
     timetable = dag.timetable
     task = dag.task_dict["rebuild_gold"]
     found[dag_id] = {

@@ -39,6 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.ui.enabled": "false",
+        # A query without new input looks for it every ten milliseconds by default, and tests wait beside such queries.
+        "spark.sql.streaming.pollingDelay": "50ms",
         # Tables here have tens of rows, so compiling Java for a query takes longer than interpreting it. The demo, the
         # benchmarks and tests with separate processes run compiled.
         "spark.sql.codegen.wholeStage": "false",

@@ -18,6 +18,8 @@ from typing import Literal
 import networkx as nx
 import pytest
 
+from tests.code_trees import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "include"
 PACKAGES = ("deltaworks", "generator", "sandbox", "collector")
@@ -141,7 +143,7 @@ def cycles(graph: nx.DiGraph) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
-    return {module: ast.parse(path.read_text()) for module, path in modules().items()}
+    return {module: tree_of(path) for module, path in modules().items()}
 
 
 def hidden_imports(module: str, tree: ast.AST, *, is_package: bool = False) -> list[str]:
@@ -156,9 +158,7 @@ def hidden_imports(module: str, tree: ast.AST, *, is_package: bool = False) -> l
 
 def test_no_module_is_imported_by_name(trees: dict[str, ast.Module]) -> None:
     packages = {module for module, path in modules().items() if path.stem == "__init__"}
-    wiring = {
-        module_of(path, ROOT): ast.parse(path.read_text()) for part in WIRING for path in (ROOT / part).rglob("*.py")
-    }
+    wiring = {module_of(path, ROOT): tree_of(path) for part in WIRING for path in (ROOT / part).rglob("*.py")}
 
     hidden = chain.from_iterable(
         hidden_imports(module, tree, is_package=module in packages) for module, tree in {**trees, **wiring}.items()

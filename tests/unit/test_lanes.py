@@ -66,6 +66,33 @@ def test_a_part_gives_way_only_where_it_is_to(capsys: pytest.CaptureFixture[str]
     assert (first, filling) == (os.nice(0), min(19, os.nice(0) + 5))
 
 
+def test_a_new_clone_begins_with_the_results_of_the_last_run_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    clones = [tmp_path / f"clone{number}" for number in range(4)]
+
+    def check(clone: Path, *, code: int = 0) -> str:
+        """Runs a check that appends the name of its clone to what it finds."""
+        results = clone / ".check_cache"
+        clone.mkdir(exist_ok=True)
+        program = f"""
+import pathlib, sys
+results = pathlib.Path({str(results)!r}); results.mkdir(exist_ok=True)
+with (results / "seen").open("a") as seen: seen.write({clone.name!r} + " ")
+sys.exit({code})"""
+        run([Part("check", (sys.executable, "-c", program), is_pytest=False, results=results)], lanes=1)
+        return (results / "seen").read_text()
+
+    assert check(clones[0]) == "clone0 "
+    assert check(clones[1], code=1) == "clone0 clone1 "
+    assert check(clones[2]) == "clone0 clone2 ", "a failed run shares nothing"
+    assert check(clones[0]) == "clone0 clone0 ", "a clone that has results uses its own"
+    assert check(clones[3]) == "clone0 clone0 clone3 "
+    shared = tmp_path / "cache" / "deltaworks" / "check_cache"
+    assert [path.name for path in shared.parent.iterdir()] == ["check_cache"]
+
+
 def test_every_folder_of_tests_is_in_a_part_or_marked_as_longer() -> None:
     named = {argument for part in PARTS for argument in part.command if argument.startswith("tests/")}
     folders = {f"tests/{path.name}" for path in (ROOT / "tests").iterdir() if any(path.glob("**/test_*.py"))}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.code_trees import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 #: The groups in the order of installation, and the code that may import what one of them and those before it install.
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -90,7 +92,7 @@ def imported(place: str) -> dict[str, Path]:
     own = {path.stem for path in (ROOT / "include").iterdir()} | {"tests", "benchmarks"}
     found: dict[str, Path] = {}
     for path in modules(place):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:

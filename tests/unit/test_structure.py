@@ -6,11 +6,11 @@ import ast
 import os
 import re
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.code_trees import tree_of
 from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,11 +53,6 @@ def imported(tree: ast.AST, *, module_level_only: bool) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.split(".")[0])
     return found
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -12,10 +12,13 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.code_trees import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = Path(__file__).with_name("vocabulary_allowed.yaml")
@@ -87,9 +90,9 @@ def phrases(text: str) -> Iterator[str]:
         yield re.sub(r"\s+", " ", match[1].lower())
 
 
-def prose_of(source: str) -> Iterator[str]:
+def prose_of(source: str, tree: ast.AST) -> Iterator[str]:
     """The docstrings and the comments of a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -113,6 +116,7 @@ def documents() -> Iterator[Path]:
     yield from sorted(ROOT.glob("include/**/*.md"))
 
 
+@cache
 def offences() -> dict[str, dict[str, int]]:
     """How often each word or phrase stands in each place, as `vocabulary_allowed.yaml` lists it."""
     counts: dict[str, Counter[str]] = {}
@@ -122,9 +126,9 @@ def offences() -> dict[str, dict[str, int]]:
             counts.setdefault(str(path.relative_to(ROOT)), Counter()).update(found_here)
 
     for path in code_modules():
-        source = path.read_text()
-        count(path, (name for name in identifiers(ast.parse(source)) if is_offence(name)))
-        count(path, (phrase for text in prose_of(source) for phrase in phrases(text)))
+        tree = tree_of(path)
+        count(path, (name for name in identifiers(tree) if is_offence(name)))
+        count(path, (phrase for text in prose_of(path.read_text(), tree) for phrase in phrases(text)))
     for path in documents():
         count(path, phrases(without_code(path.read_text())))
     return {place: dict(sorted(words.items())) for place, words in sorted(counts.items())}
@@ -205,5 +209,5 @@ def test_a_listed_phrase_is_seen_in_any_case_and_across_lines(text: str, phrase:
 def test_docstrings_comments_and_prose_are_read_and_code_is_not() -> None:
     source = 'def read():\n    """Reads anew."""\n    # beside the table\n    return "whatever"\n'
 
-    assert [phrase for text in prose_of(source) for phrase in phrases(text)] == ["anew", "beside"]
+    assert [phrase for text in prose_of(source, ast.parse(source)) for phrase in phrases(text)] == ["anew", "beside"]
     assert list(phrases(without_code("Read `anew`.\n```\nbeside\n```\nwhoever"))) == ["whoever"]

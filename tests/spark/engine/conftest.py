@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
-from deltaworks.sources.base import ObjectSlice
+from deltaworks.sources.base import ObjectSlice, Task, split_balanced, useful_task_count
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.sources.task_isolation import TaskOutput, sort_by_task
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
@@ -86,6 +88,18 @@ def payload(seq: int) -> bytes:
     return "".join(json.dumps(event, ensure_ascii=False) for event in good + bad).encode() + b'{"broken"'
 
 
+class SliceReadHere(ObjectSlice):
+    """Objects read in this process by the functions that otherwise run in Spark's tasks, in as many shares.
+
+    For tests of what happens to files that tasks have written; test_batches.py and its neighbours read in tasks.
+    """
+
+    def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
+        shares = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
+        encoded = [replace(task(map(self.opener, share)), task=number).encode() for number, share in enumerate(shares)]
+        return sort_by_task(map(TaskOutput.decode, encoded))
+
+
 @dataclass
 class Shop:
     """The pipeline's folders and everything needed to process batches in them."""
@@ -96,6 +110,8 @@ class Shop:
     environment: EnvironmentSpec
     epoch: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
+    #: How the objects of a batch are read: by default in Spark's tasks.
+    slice_type: type[ObjectSlice] = ObjectSlice
 
     @property
     def lake(self) -> Lake:
@@ -117,7 +133,7 @@ class Shop:
             self.sizes[seq] = path.stat().st_size
         references = [FileReference(seq, f"f{seq}.json", "") for seq in seqs]
         sizes = [self.sizes[seq] for seq in seqs]
-        return ObjectSlice(references, sizes, {"files": len(seqs), "bytes": sum(sizes)}, self.opener())
+        return self.slice_type(references, sizes, {"files": len(seqs), "bytes": sum(sizes)}, self.opener())
 
     def generations(self) -> Generations:
         ledger = Ledger(self.lake, "shop", 1)
@@ -197,20 +213,21 @@ class Shop:
         return sorted(rows.to_pylist(), key=lambda row: (row["batch_id"], row.get("table_name", "")))
 
 
+def shop_at(spark: SparkSession, root: Path, **changes: Any) -> Shop:
+    """Creates the pipeline in this folder, with changes to its declaration."""
+    environment = EnvironmentSpec(
+        environment="tests",
+        lake=local_storage(root / "lake"),
+        landing=local_storage(root / "landing"),
+        messaging=AwsSpec(),
+    )
+    return Shop(spark, root, PipelineSpec.model_validate(DECLARED | changes), environment)
+
+
 @pytest.fixture
 def make_shop(spark: SparkSession, tmp_path: Path) -> Callable[..., Shop]:
     """Creates the pipeline in a temporary folder; `make_shop(tables=[...])` changes its declaration."""
-
-    def make(**changes: Any) -> Shop:
-        environment = EnvironmentSpec(
-            environment="tests",
-            lake=local_storage(tmp_path / "lake"),
-            landing=local_storage(tmp_path / "landing"),
-            messaging=AwsSpec(),
-        )
-        return Shop(spark, tmp_path, PipelineSpec.model_validate(DECLARED | changes), environment)
-
-    return make
+    return partial(shop_at, spark, tmp_path)
 
 
 @pytest.fixture

@@ -51,7 +51,15 @@ def by_place(shop: Shop, *columns: str) -> dict[tuple[int, int], tuple[Any, ...]
     return {(row["_seq"], row["_position"]): tuple(row[name] for name in columns) for row in rows.collect()}
 
 
-@pytest.mark.parametrize("point", [None, "files_written", "prepared", "committed:orders"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        None,
+        "prepared",
+        # Their twins in test_batches.py end any batch at each point.
+        *(pytest.param(point, marks=pytest.mark.integration) for point in ("files_written", "committed:orders")),
+    ],
+)
 def test_a_new_field_becomes_a_column_in_its_own_batch(make_shop: MakeShop, point: str | None) -> None:
     shop = make_shop(tables=orders(evolve="add_columns"))
     shop.processor().process(land(shop, 1, {"level": 1}), 0)

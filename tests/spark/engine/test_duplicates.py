@@ -36,7 +36,15 @@ def flags(shop: Shop) -> list[tuple[str, bool]]:
     return [(row["event_id"], row["_duplicate"]) for row in ordered]
 
 
-@pytest.mark.parametrize("point", ["files_written", "prepared", "committed:events", "completed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "prepared",
+        "committed:events",
+        # Their twins in test_batches.py end any batch at each point.
+        *(pytest.param(point, marks=pytest.mark.integration) for point in ("files_written", "completed")),
+    ],
+)
 def test_an_interrupted_batch_has_the_flags_of_an_uninterrupted_one(make_shop: Callable[..., Shop], point: str) -> None:
     shop = make_shop(tables=[EVENTS])
     processor = shop.processor()

@@ -1,4 +1,7 @@
-"""A live table: windowed counts, sums and distinct values, exact within the watermark and idempotent."""
+"""A live table: windowed counts, sums and distinct values, exact within the watermark and idempotent.
+
+The merge by Spark of a repeated batch is marked `integration`; tests/unit/engine/test_live_merge.py is its twin.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,9 @@ def test_large_batches_are_merged_by_spark(spark: SparkSession, pulse: Any, monk
     assert [commit.operation for commit in commits(pulse)] == ["MERGE", "WRITE", "CREATE TABLE"]
 
 
-@pytest.mark.parametrize("most_rows", [live_module.MAX_COLLECTED_ROWS, 1], ids=["here", "spark"])
+@pytest.mark.parametrize(
+    "most_rows", [live_module.MAX_COLLECTED_ROWS, pytest.param(1, marks=pytest.mark.integration)], ids=["here", "spark"]
+)
 def test_repeated_batches_change_nothing(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:

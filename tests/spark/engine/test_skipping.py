@@ -142,7 +142,8 @@ def test_spark_skips_these_files_like_its_own_and_returns_the_same_rows(
 
 
 def test_every_condition_skips_files(spark: SparkSession, tables: tuple[str, str]) -> None:
-    left = [read(spark, tables[0], condition)[0] for condition in CONDITIONS]
+    rows = spark.read.format("delta").load(tables[0])
+    left = [len(rows.where(condition).inputFiles()) for condition in CONDITIONS]
 
     assert sum(count <= 2 for count in left) > len(CONDITIONS) // 2
 

@@ -19,7 +19,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.files import WrittenFile
 from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
-from tests.spark.engine.conftest import DECLARED, Shop
+from tests.spark.engine.conftest import DECLARED, Shop, SliceReadHere
 from tests.waiting import PATIENCE_SECONDS
 
 PROPERTIES = "ALTER TABLE {table} SET TBLPROPERTIES ({properties})"
@@ -69,8 +69,10 @@ SUPPORTED = {
 
 @pytest.fixture
 def events_shop(make_shop: Callable[..., Shop]) -> Shop:
-    """A shop with one altered table and one unchanged table."""
-    return make_shop(tables=[DECLARED["tables"][0], DECLARED["tables"][3]])
+    """A shop with one altered table and one unchanged table, whose objects are read in this process."""
+    shop = make_shop(tables=[DECLARED["tables"][0], DECLARED["tables"][3]])
+    shop.slice_type = SliceReadHere
+    return shop
 
 
 def address(shop: Shop, table: str = "events") -> str:

@@ -97,12 +97,18 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
     return Counter({(date, *counts): 1 for date, counts in cohorts.items()})
 
 
-@pytest.mark.parametrize("most_rows", [1_000_000, 0], ids=["held in the driver", "left to Spark"])
+@pytest.mark.parametrize(
+    "most_rows",
+    [
+        (1_000_000, 0, 1_000_000),
+        pytest.param((1_000_000,) * 3, marks=pytest.mark.integration),
+        pytest.param((0,) * 3, marks=pytest.mark.integration),
+    ],
+    ids=["in turn", "held in the driver", "left to Spark"],
+)
 def test_incremental_rebuilds_after_late_and_duplicate_rows_match_plain_python(
-    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows)
-    monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows)
     chosen = random.Random(7)
     arrived: Rows = []
     # Arrival numbers are out of order, so that a later duplicate can survive, as after a repair.
@@ -120,6 +126,8 @@ def test_incremental_rebuilds_after_late_and_duplicate_rows_match_plain_python(
             batch.append({**row, "_seq": seq, "_position": position})
         arrived += batch
         shop.append("shop", "events", batch)
+        monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows[ordinal])
+        monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows[ordinal])
 
         result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "returning"])
 
@@ -165,7 +173,7 @@ def test_nothing_is_committed_when_nothing_changed_even_after_optimize(spark: Sp
 def test_a_date_without_rows_is_emptied(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a"), event(4, "b")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
-    spark.sql(f"DELETE FROM delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'events'))}` WHERE event_id = 'b'")
+    shop.lake.open(paths.table("shop", "events")).delete("event_id = 'b'")
 
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
 
@@ -179,8 +187,7 @@ def test_the_surviving_duplicate_moves_to_another_date_when_the_first_is_removed
     shop.append("shop", "events", [event(1, "same", device="second")])
     first = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
     assert (content(shop, "daily"), first.duplicates_dropped) == (Counter([(START.date(), "first", 1)]), 1)
-    uri = shop.lake.storage.spark_uri(paths.table("shop", "events"))
-    spark.sql(f"DELETE FROM delta.`{uri}` WHERE device_id = 'first'")
+    shop.lake.open(paths.table("shop", "events")).delete("device_id = 'first'")
 
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
 
@@ -228,7 +235,7 @@ def test_a_restored_gold_table_is_rebuilt_in_full(spark: SparkSession, shop: Any
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     shop.append("shop", "events", [event(3, "b")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
-    spark.sql(f"RESTORE delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'daily'))}` TO VERSION AS OF 0")
+    shop.lake.open(paths.table("shop", "daily")).restore(0)
     assert len(content(shop, "daily")) == 1
 
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")

@@ -1,4 +1,8 @@
-"""Commits and checkpoint files of concurrent drivers: each exists once, on S3 and on local disk."""
+"""Commits and checkpoint files of concurrent drivers: each exists once, on S3 and on local disk.
+
+Commits of delta-rs whose replies are lost have their twins in tests/unit/tables/test_commit.py, with and without the
+guard.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +93,7 @@ def proxy(store: ObjectStoreAddress) -> Iterator[FaultProxy]:
         yield running
 
 
+@pytest.mark.integration
 def test_guarded_commits_are_neither_lost_nor_doubled_when_replies_are_lost(
     store: ObjectStoreAddress, proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -104,6 +109,7 @@ def test_guarded_commits_are_neither_lost_nor_doubled_when_replies_are_lost(
     assert not verdict.doubled
 
 
+@pytest.mark.integration
 def test_plain_delta_rs_appends_are_doubled_by_lost_replies(
     store: ObjectStoreAddress, proxy: FaultProxy, tmp_path: Path
 ) -> None:

@@ -1,4 +1,8 @@
-"""Spark and DuckDB compute the same labels and scores."""
+"""Spark and DuckDB compute the same labels and scores.
+
+The scores of boosted trees, marked `integration`, have their twin without a JVM in
+tests/unit/models/test_expression.py.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,8 @@ def states_of(rows: list[tuple[str, int, float | None, float]]) -> list[tuple[st
     return [(edge, at + 60, (errors or 0) > 0.6) for edge, at, errors, _ in rows]
 
 
-def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkSession) -> None:
+@pytest.mark.parametrize("algorithm", ["logistic", pytest.param("gbt", marks=pytest.mark.integration)])
+def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkSession, algorithm: str) -> None:
     rows = rows_of()
     states = states_of(rows)
     spark.createDataFrame(rows, "edge string, _at long, errors double, latency double").createOrReplaceTempView(
@@ -55,15 +60,14 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
         assert _plain(by_spark) == _plain(by_duckdb)
         assert {row[LABEL] for row in by_spark.to_pylist()} == {True, False}
         connection.register("labelled", by_spark)
-        for algorithm in ("logistic", "gbt"):
-            model = fit(algorithm, labelled, COLUMNS)  # type: ignore[arg-type]
-            scores = [row["score"] for row in model.with_score(labelled, "score").collect()]
-            inputs = ", ".join(f"{value} AS x{index}" for index, value in enumerate(model.inputs))
-            asked = f"SELECT {model.expression} FROM (SELECT {inputs} FROM labelled)"
+        model = fit(algorithm, labelled, COLUMNS)  # type: ignore[arg-type]
+        scores = [row["score"] for row in model.with_score(labelled, "score").collect()]
+        inputs = ", ".join(f"{value} AS x{index}" for index, value in enumerate(model.inputs))
+        asked = f"SELECT {model.expression} FROM (SELECT {inputs} FROM labelled)"
 
-            assert [row[0] for row in connection.execute(asked).fetchall()] == pytest.approx(scores, abs=1e-12)
-            assert max(scores) - min(scores) > 0.1
-            assert scores == pytest.approx(_by_library(algorithm, labelled, model), abs=1e-9)
+        assert [row[0] for row in connection.execute(asked).fetchall()] == pytest.approx(scores, abs=1e-12)
+        assert max(scores) - min(scores) > 0.1
+        assert scores == pytest.approx(_by_library(algorithm, labelled, model), abs=1e-9)
     labelled.unpersist()
     for view in ("made_rows", "made_states"):
         spark.catalog.dropTempView(view)

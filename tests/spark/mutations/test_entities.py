@@ -1,4 +1,8 @@
-"""Entities in real requests: renames end at the known targets, and one that is too large raises an alert."""
+"""Entities in real requests: renames end at the known targets, and one that is too large raises an alert.
+
+That both ways of resolving agree is marked `integration`: test_resolve.py compares Spark's way with a replay of
+generated logs, and its twin without a JVM, tests/unit/mutations/test_request_file.py, the other way.
+"""
 
 from __future__ import annotations
 
@@ -118,6 +122,7 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
     assert (rows[0]["valid_from"], rows[0]["deleted"]) == (None, True)
 
 
+@pytest.mark.integration
 def test_small_files_resolve_without_spark_as_with_it(spark: SparkSession) -> None:
     requests = frame(spark, generated(300, start=5))
     file = RequestFile(requests=requests.toArrow(), original_times=(), ignored_columns=())

@@ -1,4 +1,7 @@
-"""A shop whose objects are in a file event log and landed in batches, for tests of reprocessing."""
+"""A shop whose objects are in a file event log and landed in batches, for tests of reprocessing.
+
+Batches are read in the process of the test: what Spark's tasks write is tested in `tests/spark/engine`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
-from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log import event_time_us
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileReference
@@ -28,7 +30,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import declare_table
 from tests.crashes import crash_at
-from tests.spark.engine.conftest import DECLARED, Shop
+from tests.spark.engine.conftest import DECLARED, Shop, SliceReadHere
 
 EVENTS = {"name": "events", "catch_all": True}
 ORDERS: dict[str, Any] = declare_table("orders", "amount int required", when="order")
@@ -92,9 +94,8 @@ class ReprocessHarness:
         self.log.append(events)
         self.shop.keep_checkpoint(self.batches, seqs[-1])
         facts = {"files": objects, "bytes": sum(sizes), "first_seq": seqs[0], "last_seq": seqs[-1]}
-        assert (
-            self.processor.process(ObjectSlice(references, sizes, facts, self.shop.opener()), self.batches) is not None
-        )
+        slice_of_batch = SliceReadHere(references, sizes, facts, self.shop.opener())
+        assert self.processor.process(slice_of_batch, self.batches) is not None
         self.batches += 1
         self.landed_seqs += seqs
 

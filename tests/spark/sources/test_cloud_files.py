@@ -1,4 +1,8 @@
-"""`format("cloudFiles")` with the code that articles and manuals show, over a bucket and over its queue."""
+"""`format("cloudFiles")` with the code that articles and manuals show, over a bucket and over its queue.
+
+The snippet marked `integration` has its twin in tests/unit/sources/spark_formats/s3_sqs/test_cloud_files.py, which
+reads notifications and the first listing without a JVM.
+"""
 
 from __future__ import annotations
 
@@ -106,6 +110,7 @@ def test_the_option_for_rescued_data_adds_its_column_to_a_declared_schema(
     assert json.loads(row["_rescued"])["new"] is True
 
 
+@pytest.mark.integration
 def test_a_notification_snippet_reads_existing_and_announced_files_once(
     spark: SparkSession, landing: Any, connection: dict[str, str], tmp_path: Path
 ) -> None:

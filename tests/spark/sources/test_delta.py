@@ -1,4 +1,8 @@
-"""A pipeline that reads a Delta table: landed rows, and tables it rejects."""
+"""A pipeline that reads a Delta table: landed rows, and tables it rejects.
+
+The points of a batch marked `integration` have their twins in tests/spark/engine/test_batches.py, which ends a batch
+at each point without a query, whatever its source is.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ContractError
+from deltaworks.testing import present
 from tests.crashes import crash_at
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_harness import ProjectOf, address, numbers, reading, run, sell
@@ -59,7 +64,9 @@ def test_a_row_with_conversion_errors_is_in_quarantine_as_json(spark: SparkSessi
     assert (json.loads(row["raw"])["event_id"], row["object_key"]) == ("e", "writer/sales")
 
 
-@pytest.mark.parametrize("point", ["prepared", "committed", "completed"])
+@pytest.mark.parametrize(
+    "point", ["committed", *(pytest.param(point, marks=pytest.mark.integration) for point in ("prepared", "completed"))]
+)
 def test_a_run_that_ends_in_a_batch_neither_loses_nor_duplicates_rows(
     spark: SparkSession, project_of: ProjectOf, point: str
 ) -> None:
@@ -100,7 +107,7 @@ def test_only_rows_after_a_version_are_read(spark: SparkSession, project_of: Pro
 def test_a_merged_table_is_rejected_with_an_alternative(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of()
     sell(project, 1, 2)
-    spark.sql(f"DELETE FROM delta.`{address(project)}` WHERE number = 1")
+    present(project.lake.open(paths.table("writer", "sales"))).delete("number = 1")
 
     with pytest.raises(ContractError) as refused:
         run(spark, project)
@@ -113,7 +120,7 @@ def test_a_later_merge_stops_the_stream_or_is_skipped(spark: SparkSession, proje
     project = project_of()
     sell(project, 1, 2)
     run(spark, project)
-    spark.sql(f"UPDATE delta.`{address(project)}` SET number = 9 WHERE number = 1")
+    present(project.lake.open(paths.table("writer", "sales"))).update({"number": "9"}, predicate="number = 1")
     sell(project, 3)
 
     with pytest.raises(StreamingQueryException) as stopped:

@@ -206,10 +206,12 @@ def test_partitions_added_later_are_read_from_their_beginning(
 @pytest.mark.parametrize(
     "point",
     [
-        "files_written",
         "prepared",
-        "completed",
-        *(pytest.param(point, marks=pytest.mark.integration) for point in ("committed:orders", "committed")),
+        # Their twins in tests/spark/engine/test_batches.py end a batch at each point without a query.
+        *(
+            pytest.param(point, marks=pytest.mark.integration)
+            for point in ("files_written", "committed:orders", "committed", "completed")
+        ),
     ],
 )
 def test_a_run_that_ends_anywhere_in_a_batch_neither_loses_nor_duplicates_rows(

@@ -1,4 +1,8 @@
-"""`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone."""
+"""`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone.
+
+The byte limit, marked `integration`, has its twin in tests/unit/sources/objects/test_file_event_log.py, and the options
+have theirs in tests/unit/sources/spark_formats/s3_sqs/test_options.py.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,7 @@ def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harn
     assert [(batch, [row["id"] for row in rows]) for batch, rows in harness.drain(schema=SCHEMA)] == [(3, [5])]
 
 
+@pytest.mark.integration
 def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: S3SqsHarness) -> None:
     for number, size in enumerate((10, 10, 100, 10)):
         harness.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
@@ -99,8 +104,8 @@ def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: S3SqsHarnes
     ("changes", "said"),
     [
         ({"queueUrl": ""}, "the queue that S3 announces objects to"),
-        ({"fileFormat": "orc"}, "fileFormat"),
-        ({"maxfiles": "3"}, "is not known"),
+        pytest.param({"fileFormat": "orc"}, "fileFormat", marks=pytest.mark.integration),
+        pytest.param({"maxfiles": "3"}, "is not known", marks=pytest.mark.integration),
     ],
 )
 def test_an_invalid_option_is_named_with_its_purpose(harness: S3SqsHarness, changes: dict[str, str], said: str) -> None:

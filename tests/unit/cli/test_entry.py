@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import sys
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def test_a_code_is_explained(code: str) -> None:
 
 
 def test_random_bytes_land_and_fail(project: Path) -> None:
-    data = os.urandom(4_096)
+    data = random.Random(1).randbytes(4_096)
     write_files(project / "input", {"good.json": '{"name": "orders"}'})
     (project / "input" / "random.json").write_bytes(data)
     (project / "input" / "text.json").write_text("neither JSON\nnor events\n")

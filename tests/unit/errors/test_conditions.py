@@ -31,6 +31,7 @@ from deltaworks.errors.conditions import (
     verdict_alerts,
 )
 from deltaworks.errors.docs_tables import PAGES, page_with_tables
+from tests.code_trees import tree_of
 from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,8 +56,8 @@ def raised_conditions() -> dict[str, set[str]]:
     """Every condition of a DeltaworksError in the library, with the error classes."""
     nodes = [
         node
-        for text in sources().values()
-        for node in ast.walk(ast.parse(text))
+        for path in sources()
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef | ast.Call | ast.Dict)
     ]
     kinds = {kind.__name__: kind.__name__ for kind in KINDS}
@@ -86,7 +87,7 @@ def codes(node: ast.AST, kinds: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def causes_of_findings() -> set[str]:
     """Every cause in findings of the health check."""
-    trees = [ast.parse(text) for path, text in sources().items() if path.parent.name == "health"]
+    trees = [tree_of(path) for path in sources() if path.parent.name == "health"]
     return {
         node.args[1].value
         for tree in trees

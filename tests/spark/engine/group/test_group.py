@@ -1,4 +1,8 @@
-"""Several pipelines in one driver: each is exactly once, and none affects the others."""
+"""Several pipelines in one driver: each is exactly once, and none affects the others.
+
+Those marked `integration` have twins without a JVM in tests/unit/engine/group: test_run.py (members that fail, stop,
+wait, join and leave) and test_supervision.py.
+"""
 
 from __future__ import annotations
 
@@ -86,6 +90,7 @@ def test_a_failing_member_is_parked_and_a_stopped_one_stays_stopped_while_others
     assert {harness.heartbeat(name).state for name in MEMBERS} == {"ended"}
 
 
+@pytest.mark.integration
 def test_an_invalid_member_waits_and_members_join_and_leave_immediately(
     spark: SparkSession, harness: GroupHarness
 ) -> None:
@@ -105,7 +110,7 @@ def test_an_invalid_member_waits_and_members_join_and_leave_immediately(
         assert harness.heartbeat("bees").state != "ended"
 
 
-@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("isolated", [True, pytest.param(False, marks=pytest.mark.integration)])
 def test_a_lost_lease_ends_one_query_and_not_the_shared_driver(
     spark: SparkSession, harness: GroupHarness, monkeypatch: pytest.MonkeyPatch, isolated: bool
 ) -> None:

@@ -1,4 +1,9 @@
-"""The Kinesis source in real queries: replays, resharding, limits, expiry, and published code."""
+"""The Kinesis source in real queries: replays, resharding, limits, expiry, and published code.
+
+Those marked `integration` have twins without a JVM in tests/unit/sources/kinesis: test_exactly_once.py (resharding
+while a query runs, actions that read again), test_planner.py (latest positions, idle queries, expired positions),
+test_client.py (expired iterators, throttling) and test_options.py (the state of each source).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +56,7 @@ def test_registering_it_again_changes_nothing(make_harness: Make, spark: SparkSe
     assert harness.drain() == ["a"]
 
 
-@pytest.mark.parametrize("state", ["file", "s3"])
+@pytest.mark.parametrize("state", ["file", pytest.param("s3", marks=pytest.mark.integration)])
 def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_harness: Make, state: str) -> None:
     harness = make_harness(shards=2, state=state)
     harness.put(*numbers(0, 150))
@@ -101,6 +106,7 @@ def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_harness: Make)
     assert set(flat) == {0, 1, 2}
 
 
+@pytest.mark.integration
 def test_a_running_query_follows_a_stream_that_is_resharded(make_harness: Make) -> None:
     harness = make_harness()
     harness.put(*numbers(0, 100))
@@ -126,6 +132,7 @@ def texts(harness: QueryHarness) -> list[str]:
     return [text for batch in list(harness.batches) for text in batch.texts]
 
 
+@pytest.mark.integration
 def test_an_idle_query_makes_no_batches(make_harness: Make) -> None:
     harness = make_harness(shards=2)
     harness.put("a")
@@ -142,6 +149,7 @@ def test_an_idle_query_makes_no_batches(make_harness: Make) -> None:
     assert len(harness.batches) <= ran + 2
 
 
+@pytest.mark.integration
 def test_latest_is_resolved_once_and_survives_a_restart_without_a_batch(make_harness: Make) -> None:
     harness = make_harness()
     harness.put("before")
@@ -188,6 +196,7 @@ def test_empty_and_unusual_records_arrive_unchanged(make_harness: Make) -> None:
     assert batch.rows[0]["partitionKey"] == "ключ \u2603"
 
 
+@pytest.mark.integration
 def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_range(make_harness: Make) -> None:
     harness = make_harness()
     harness.put("a", "b")
@@ -229,6 +238,7 @@ def test_throttling_is_retried(make_harness: Make, switches: MotoKinesis) -> Non
     assert switches.throttled > 0
 
 
+@pytest.mark.integration
 def test_expired_iterators_are_replaced(make_harness: Make, switches: MotoKinesis) -> None:
     harness = make_harness()
     harness.put("a")
@@ -335,6 +345,7 @@ def test_published_columns_are_there(
     assert row["shardId"] == "shardId-000000000000"
 
 
+@pytest.mark.integration
 def test_two_sources_of_one_query_over_one_stream_each_have_a_state(
     spark: SparkSession, kinesis_server: Server, stream: WireStream, tmp_path: Path
 ) -> None:
@@ -351,6 +362,7 @@ def test_two_sources_of_one_query_over_one_stream_each_have_a_state(
     assert drain(first.union(second), tmp_path) == sorted([*numbers(0, 3), *numbers(0, 3)], key=int)
 
 
+@pytest.mark.integration
 def test_latest_reads_only_later_records(
     spark: SparkSession, kinesis_server: Server, stream: WireStream, tmp_path: Path
 ) -> None:

@@ -65,7 +65,7 @@ def runs(airflow: Airflow, tmp_path: Path) -> JobRuns:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_runs, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(job_runs, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(job_runs, "_MARKER_SECONDS", 0.0)
 
 
 def test_jobs_of_a_chain_run_one_behind_the_other_and_chains_beside_each_other(tmp_path: Path) -> None:
