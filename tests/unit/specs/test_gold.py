@@ -232,7 +232,7 @@ def test_an_hour_affects_itself_by_default() -> None:
             "duplicates that are dates apart would rebuild complete dates",
         ),
         ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
-        ({"refresh_seconds": 14}, "greater than or equal to 15"),
+        ({"refresh_seconds": 4}, "greater than or equal to 5"),
         ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
     ],
 )
