@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -202,7 +202,7 @@ class _Input:
         self._columns = pa.schema(opened.schema().to_arrow())
         live, version = _live_files(opened), opened.version()
         if self._dates and version > self.version:
-            self._follow(live, version)
+            self._follow(version)
         self.version = version
         for date in sorted(self._dates):
             if self._dates[date].files != {file.path for file in live.get(date, ())}:
@@ -214,18 +214,18 @@ class _Input:
 
     # What the log says.
 
-    def _follow(self, live: Mapping[dt.date, Sequence[_File]], version: int) -> None:
+    def _follow(self, version: int) -> None:
         """Follows the commits after the version held, and adds the rows of their files."""
         added: list[_File] = []
         for _, actions in read_commits(self._lake, self._key, range(self.version + 1, version + 1)):
             if actions is None:
                 self._dates.clear()
-                return self._end_sums(lambda date: True)
+                self._end_sums(lambda date: True)
+                return
             for action in actions:
                 self._follow_action(action, added)
         if added:
             self._add(added)
-        return None
 
     def _follow_action(self, action: Action, added: list[_File]) -> None:
         kind = "add" if "add" in action else "remove"
@@ -256,7 +256,7 @@ class _Input:
         self._dates.pop(date, None)
         self._end_sums(lambda other: abs((other - date).days) <= self._window)
 
-    def _end_sums(self, ends: Any) -> None:
+    def _end_sums(self, ends: Callable[[dt.date], bool]) -> None:
         for sums in self._sums.values():
             for date in [date for date in sums.dates if ends(date)]:
                 sums.drop(date)
