@@ -29,12 +29,11 @@ from deltaworks.specs import (
 from deltaworks.specs.base import Reference, Spec
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
-from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment import EnvironmentSpec, PricesSpec
 from deltaworks.specs.keyed import KeyedSpec
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.prices import PricesSpec
 from deltaworks.specs.relay import CleanSpec, ListingSpec, RelaySpec
 from deltaworks.specs.sources import records, selection
 

@@ -21,7 +21,6 @@ from deltaworks.specs.base import (
 )
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.maintenance import MaintenanceEngine
-from deltaworks.specs.prices import PricesSpec
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
@@ -261,6 +260,15 @@ class StreamGroupSpec(Spec):
     non_outage_failures: int = Field(
         default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
     )
+
+
+class PricesSpec(Spec):
+    """Prices in one currency. A price that is not given is 0."""
+
+    currency: str = Field(min_length=1, max_length=8, description="currency code, such as USD")
+    stored_per_tb_month: float = Field(default=0.0, ge=0, description="10^12 bytes stored for 30 days")
+    rewritten_per_tb: float = Field(default=0.0, ge=0, description="10^12 bytes that OPTIMIZE rewrites (requests)")
+    core_hour: float = Field(default=0.0, ge=0, description="one core for an hour")
 
 
 class EnvironmentSpec(Spec):

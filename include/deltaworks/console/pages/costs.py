@@ -15,7 +15,7 @@ from deltaworks.control.paths import nights_summary, stream_hours, tables_summar
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summaries.stream import HourSummary, read_hours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.specs.prices import PricesSpec
+from deltaworks.specs.environment import PricesSpec
 
 DAYS: Final = 30
 _TB, _HOUR = 10**12, 3_600

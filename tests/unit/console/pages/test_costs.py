@@ -9,7 +9,7 @@ import pytest
 from deltaworks.console.pages.costs import estimate_cost
 from deltaworks.control.paths import nights_summary, stream_hours, tables_summary
 from deltaworks.control.summaries.stream import HourSummary, StreamHours
-from deltaworks.specs.prices import PricesSpec
+from deltaworks.specs.environment import PricesSpec
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.unit.console.summaries_harness import at, night, put_nights, put_tables, table
 
