@@ -77,10 +77,10 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-@pytest.fixture(params=["light", "dark"])
-def shown(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Page]:
-    """The page with every chart type in one theme."""
-    file = tmp_path / "page.html"
+@pytest.fixture(scope="module", params=["light", "dark"])
+def theme(request: pytest.FixtureRequest, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """The page with every chart type in one theme, opened once."""
+    file = tmp_path_factory.mktemp("dashboard") / "page.html"
     file.write_text(
         page(*ALL, EIGHT, LONG, FAILED, marks=MARKS, title="Operations", description="Every kind of chart.")
     )
@@ -93,6 +93,14 @@ def shown(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Itera
     if folder:
         opened.screenshot(path=str(Path(folder) / f"dashboard-{request.param}.png"), full_page=True)
     opened.close()
+
+
+@pytest.fixture
+def shown(theme: Page) -> Page:
+    """That page at the size of a desk's screen, with the pointer over no chart."""
+    theme.set_viewport_size({"width": 1300, "height": 900})
+    theme.mouse.move(0, 0)
+    return theme
 
 
 def test_it_loads_nothing_and_its_labels_can_be_read(shown: Page) -> None:

@@ -14,7 +14,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.errors import TransientError
 from deltaworks.page_reads import reader
-from deltaworks.page_reads.reader import MAX_COMMITS, MAX_INTERVALS, MAX_SAMPLES, main, run_query
+from deltaworks.page_reads.reader import MAX_INTERVALS, MAX_SAMPLES, main, run_query
 from deltaworks.privacy.vault.namespace_vault import privacy_settings_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
@@ -40,14 +40,15 @@ def use_catalog(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
 
 def test_the_last_commits_are_limited_and_newest_first(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, harness.catalog(pipeline_spec(orders("int"))))
+    monkeypatch.setattr(reader, "MAX_COMMITS", limit := 5)
     lake, key = Lake(harness.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
-    for number in range(MAX_COMMITS + 2):
+    for number in range(limit + 2):
         append_rows(lake, key, [{"n": number}], number=number, schema=arrow_schema({"n": "long"}), user_metadata=made)
 
     rows = run_query({"read": "history", "pipeline": "shop", "table": "orders"})["rows"]
 
-    assert [row["version"] for row in rows] == list(range(MAX_COMMITS + 2, 2, -1))
+    assert [row["version"] for row in rows] == list(range(limit + 2, 2, -1))
     assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
 
 
