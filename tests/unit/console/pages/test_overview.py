@@ -265,7 +265,7 @@ def test_critical_issues_are_open_cards_before_the_streams_and_others_are_folded
     assert re.findall(r"<h3>(?:<a [^>]*>)?(\w+)", page[places[-1] :]) == ["Platform", "games", "edits"]
     warnings = [cause for severity, cause, _ in cards if severity == "warning"]
     assert warnings.index("GOLD_STALE") < warnings.index("RULE_UNKNOWN"), "rules come last"
-    assert "games.daily: a gold table is older than its declared limit" in page
+    assert "games.daily: landed rows wait for a gold table longer than declared" in page
 
 
 @pytest.mark.parametrize("state", ["healthy", "lagging"])

@@ -112,7 +112,11 @@ SUMMARIES: dict[str, UnversionedRecord] = {
         at=AT,
         generation=2,
         through_batch=812,
-        open_rows=(OpenRowCount(date="2026-01-01", reason="type_mismatch", event="purchase", spec="4f2a", rows=1100),),
+        open_rows=(
+            OpenRowCount(
+                date="2026-01-01", reason="type_mismatch", event="purchase", field="amount", spec="4f2a", rows=1100
+            ),
+        ),
         other_rows=5,
     ),
     "mutations_summary": mutations.MutationsSummary(
