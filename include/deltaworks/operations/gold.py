@@ -162,7 +162,7 @@ def _built(lake: Lake, key: str) -> GoldExplanation:
 
     opened = lake.open(key)
     commits = [] if opened is None else commit_history(lake, key, newest=opened.version(), limit=EXPLAINED_BUILDS)
-    builds = [commit for commit in commits if ENGINE in commit.metadata]
+    builds = [commit for commit in commits if commit.changes_rows and ENGINE in commit.metadata]
     explained = GoldExplanation(
         refresh_class="", reason="", engines=Counter(str(build.metadata[ENGINE]) for build in builds)
     )
