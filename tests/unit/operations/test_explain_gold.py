@@ -17,9 +17,8 @@ from deltaworks.testing import append_rows
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, project
 
 LOWERED = "  - {name: lowered, sql: gold/lowered.sql, reads: [orders], partition_by: event_date}\n"
-LOWERED_SQL = {
-    "gold/lowered.sql": "SELECT event_date,\n  lower(event_id) AS id, count(*) AS n\nFROM orders GROUP BY 1, 2"
-}
+BY_LOWERED = "SELECT event_date,\n  lower(event_id) AS id, count(*) AS n\nFROM orders GROUP BY 1, 2"
+LOWERED_SQL = {"gold/lowered.sql": BY_LOWERED}
 
 
 @pytest.fixture
