@@ -28,7 +28,8 @@ def append(catalog: Catalog, name: str, rows: pa.Table, *, number: int) -> None:
 
 
 def names(spark: SparkSession) -> set[str]:
-    return {row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect()}
+    """Returns the tables and views of the database, without temporary views of other tests of the session."""
+    return {row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect() if not row["isTemporary"]}
 
 
 def test_registered_tables_show_new_rows_and_can_be_registered_again(spark: SparkSession, catalog: Catalog) -> None:
