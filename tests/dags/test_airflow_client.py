@@ -88,9 +88,9 @@ def dag_ids(airflow_database: None, sample_project: Path, tmp_path_factory: pyte
 def url(dag_ids: set[str]) -> Iterator[str]:
     """Airflow's API server, in this process."""
     import uvicorn
-    from airflow.api_fastapi.app import cached_app
+    from airflow.api_fastapi.app import create_app
 
-    config = uvicorn.Config(cached_app(apps="core"), host="127.0.0.1", port=0, log_level="error", lifespan="on")
+    config = uvicorn.Config(create_app(apps="core"), host="127.0.0.1", port=0, log_level="error", lifespan="on")
     server = uvicorn.Server(config)
     serving = threading.Thread(target=server.run, daemon=True)
     serving.start()

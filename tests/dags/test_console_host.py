@@ -53,11 +53,11 @@ def dags_on_record(airflow_database: None) -> None:
 @pytest.fixture(scope="module")
 def server(dags_on_record: None) -> Iterator[Any]:
     """Airflow's API server with this project's plugins folder."""
-    from airflow.api_fastapi.app import cached_app
+    from airflow.api_fastapi.app import create_app
 
     from tests.dags.console_client import ConsoleClient
 
-    with ConsoleClient(cached_app(apps="core"), raise_server_exceptions=True, follow_redirects=False) as client:
+    with ConsoleClient(create_app(apps="core"), raise_server_exceptions=True, follow_redirects=False) as client:
         yield client
 
 

@@ -147,7 +147,7 @@ def test_a_code_fence_in_an_error_does_not_end_its_block() -> None:
 def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
     dags_on_record: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.api_fastapi.app import cached_app
+    from airflow.api_fastapi.app import create_app
 
     from tests.dags.console_client import ConsoleClient
 
@@ -160,7 +160,7 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text("pipeline: games\ncolour: blue\n")
 
-    with ConsoleClient(cached_app(apps="core"), raise_server_exceptions=True) as server:
+    with ConsoleClient(create_app(apps="core"), raise_server_exceptions=True) as server:
         listed = server.get("/deltaworks/?format=json", headers=as_user("vic", "viewer")).json()["view"]
         alone = server.get("/deltaworks/streams/games?format=json", headers=as_user("vic", "viewer")).json()["view"]
 
