@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: The interpreter's switch interval while a page is rendered.
+#: The interpreter's switch interval, and that while a page is rendered. The first is read once: of two locks in a
+#: process, one would take the interval of the other's page for the usual one, and set it for good.
+_USUAL_SWITCH_SECONDS: Final = sys.getswitchinterval()
 _RENDER_SWITCH_SECONDS: Final = 0.0005
 _current = threading.local()
 
@@ -26,7 +28,6 @@ class RenderLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._switch_interval = sys.getswitchinterval()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -41,11 +42,10 @@ class RenderLock:
 
     def _acquire(self) -> None:
         self._lock.acquire()
-        self._switch_interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(_RENDER_SWITCH_SECONDS, self._switch_interval))
+        sys.setswitchinterval(min(_RENDER_SWITCH_SECONDS, _USUAL_SWITCH_SECONDS))
 
     def _release(self) -> None:
-        sys.setswitchinterval(self._switch_interval)
+        sys.setswitchinterval(_USUAL_SWITCH_SECONDS)
         self._lock.release()
 
 

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from deltaworks.console import table_reads
 from deltaworks.console.table_reads import RenderLock, release_while_waiting
 from tests.waiting import eventually
 
@@ -51,7 +52,7 @@ def test_a_waiting_thread_releases_the_lock() -> None:
 
 
 def test_the_switch_interval_is_short_only_while_a_page_is_rendered() -> None:
-    turn, usual = RenderLock(), sys.getswitchinterval()
+    turn, usual = RenderLock(), table_reads._USUAL_SWITCH_SECONDS
     with turn.hold():
         within = sys.getswitchinterval()
         with release_while_waiting():
@@ -59,6 +60,16 @@ def test_the_switch_interval_is_short_only_while_a_page_is_rendered() -> None:
 
     assert within < usual
     assert (outside, sys.getswitchinterval()) == (usual, usual)
+
+
+def test_two_locks_leave_the_usual_switch_interval() -> None:
+    first, second = RenderLock(), RenderLock()
+    first._acquire()
+    second._acquire()
+    first._release()
+    second._release()
+
+    assert sys.getswitchinterval() == table_reads._USUAL_SWITCH_SECONDS
 
 
 def test_a_failed_page_releases_the_lock() -> None:
