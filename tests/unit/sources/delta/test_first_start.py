@@ -45,12 +45,19 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_declared_table_is_waited_for(reader: Callable[..., tuple[DeltaSource, Catalog]]) -> None:
     delta_source, catalog = reader()
     uri = catalog.environment.lake.uri(paths.table("shop", "orders")).removeprefix("file://")
-    creation = threading.Timer(0.2, write_deltalake, (uri, pa.table({"event_name": ["order"]})))
+    begun = threading.Event()
+
+    def create() -> None:
+        begun.set()
+        write_deltalake(uri, pa.table({"event_name": ["order"]}))
+
+    creation = threading.Timer(0.2, create)
     creation.start()
 
     delta_source._check(first_start=True)
 
-    assert creation.finished.is_set()
+    assert begun.is_set()
+    creation.join()
 
 
 def test_a_declared_table_that_is_not_created_is_missing(
