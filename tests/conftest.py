@@ -41,11 +41,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves what was imported and collected out of later searches for garbage, and searches less often."""
+    """Excludes imported and collected objects from later searches for garbage, and searches less often."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
-    # Libraries free what was imported as Python ends, and some print what they could not.
+    # Libraries free imported objects as Python ends, and some print those that remain.
     atexit.register(gc.unfreeze)
 
 

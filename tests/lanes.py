@@ -135,7 +135,7 @@ def fetch_results(results: Path) -> None:
     try:
         shutil.copytree(_shared(results), results)
     except (OSError, shutil.Error) as problem:
-        print(f"{results.name} is filled anew: {problem}", flush=True)
+        print(f"{results.name} is filled again: {problem}", flush=True)
         shutil.rmtree(results, ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -173,10 +173,11 @@ def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime
     stale_before = open_subjects(objects, "GOLD_STALE")
 
     def check_pipeline(spec: PipelineSpec) -> list[str]:
-        _record_first_look(objects, spec, now=now)
+        states = gold_states(objects, spec, now=now, is_strict=True)
+        _record_first_look(objects, spec.pipeline, states, now=now)
         return [
             f"{spec.pipeline}.{name}"
-            for name, table in gold_states(objects, spec, now=now, is_strict=True).items()
+            for name, table in states.items()
             if _alert_on_gold(objects, f"{spec.pipeline}.{name}", table, stale_before, now=now)
         ]
 
@@ -205,12 +206,12 @@ def _alert_on_gold(objects: ObjectStore, subject: str, table: GoldState, before:
     return True
 
 
-def _record_first_look(objects: ObjectStore, spec: PipelineSpec, *, now: datetime) -> None:
+def _record_first_look(objects: ObjectStore, pipeline: str, states: Mapping[str, GoldState], *, now: datetime) -> None:
     """Records when each table with a promise was first seen that was never built: from then on its input waits."""
-    for table in spec.gold.tables:
-        if spec.gold.max_age_of(table) is None:
+    for name, table in states.items():
+        if table.max_age_minutes is None or table.fresh_at is not None:
             continue
-        key = paths.gold_state(spec.pipeline, table.name)
+        key = paths.gold_state(pipeline, name)
         stored, record = objects.get(key), dict[str, Any]()
         with contextlib.suppress(ValueError, TypeError):
             record = dict(json.loads(stored.data)) if stored else {}

@@ -98,7 +98,7 @@ class ObjectStatusReader:
     def readers(self) -> list[LogReader]:
         """Returns the pipelines that read the log, with their end offsets."""
         return [
-            LogReader(name, source.bucket, source.prefix, source.glob, _end_seq(self._batches[name]))
+            LogReader(name, source.bucket, source.prefix, source.glob, end_seq(self._batches[name]))
             for name, (_, source) in self._pipelines.items()
         ]
 
@@ -135,7 +135,8 @@ class ObjectStatusReader:
         return rows, dict(rejected), object_error
 
 
-def _end_seq(batches: Sequence[BatchSummary]) -> int:
+def end_seq(batches: Sequence[BatchSummary]) -> int:
+    """Returns the last file event that these batches have read, 0 without batches."""
     return int((batches[-1].end_offset or {}).get("seq", 0)) if batches else 0
 
 

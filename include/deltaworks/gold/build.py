@@ -196,7 +196,7 @@ def rebuild_gold(
         full: rebuild all rows.
         dates: rebuild exactly these dates. Other changes are left to the next build without dates.
         listener: receives the outcome of each table; errors of a single table are then not raised.
-        incremental: holds partial results from build to build; Spark is used for what it cannot answer.
+        incremental: holds partial results from build to build; Spark computes the other answers.
 
     Tables are built in dependency order. A table that fails, or fails its checks, is not published, nor are tables that
     read it; the others are. Errors of tables are raised after all were tried.

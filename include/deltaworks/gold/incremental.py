@@ -9,14 +9,13 @@ Copies of an event count once: the row that arrived first within the window of d
 ids are held (`HashRuns`), so new rows are looked up, and none is read again. Rows that arrived before ones already
 counted, as after a replay, could make a counted row the copy. Then the dates around are read again.
 
-What is held is derived from the tables at one version and can be thrown away at any time; it ends with the process.
+This state is derived from the tables at one version and can be thrown away at any time; it ends with the process.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,16 +30,16 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.event_keys import ARRIVAL, Arrivals, find_duplicates
-from deltaworks.gold.file_scan import has_plain_files
-from deltaworks.gold.partial_sums import HASH_KEYS, Answer, PartialSums, days_since_epoch, input_rows
-from deltaworks.gold.parts import DATE_COLUMN
+from deltaworks.gold.file_scan import FileScan, added_files, has_plain_files
+from deltaworks.gold.partial_sums import HASH_KEYS, Answer, PartialSums, input_rows
+from deltaworks.gold.parts import DATE_COLUMN, Part
 from deltaworks.gold.table_build import TableJob
 from deltaworks.specs.checks.refresh_class import MergeableQuery, Refresh, classify
 from deltaworks.specs.gold import DedupeSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.files import open_data_file, open_parquet
-from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids
+from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids, spilled
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, is_absolute_path, read_commits, stats_of
 
@@ -51,8 +50,6 @@ MAX_ROWS: Final = 60_000_000
 MAX_IDS: Final = 100_000_000
 #: Rows that are aggregated at once.
 _CHUNK_ROWS: Final = 1 << 20
-#: Arrays from this size on are in a file while a date begins.
-_SPILLED_BYTES: Final = 1 << 20
 _READER_THREADS: Final = 4
 _SINGLE_REQUEST_BYTES: Final = 4 << 20
 _ID_COLUMN, _NO_COLUMN = "event_id", "_row"
@@ -68,19 +65,19 @@ _LEFT_TO_SPARK = (_Unsupported, DeltaworksError, OSError, LookupError, pa.ArrowE
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A data file of one date. `min_seq`, `max_seq`: the range of `_seq` of its rows, None if unknown."""
+    """A data file of one date. `min_seq`, `max_seq`: of a new file, the range of its rows' `_seq`; None if unknown."""
 
     path: str
     date: dt.date
     size: int
     rows: int
-    min_seq: int | None
-    max_seq: int | None
+    min_seq: int | None = None
+    max_seq: int | None = None
 
 
 @dataclass(slots=True)
 class _DateState:
-    """What has been read of one date: its files, the ids of their rows, and how many rows were copies."""
+    """The rows read of one date: its files, the ids of their rows, and how many rows were copies."""
 
     files: set[str] = field(default_factory=set)
     ids: HashRuns = field(default_factory=HashRuns)
@@ -164,7 +161,7 @@ class IncrementalGold:
 
 
 class _Input:
-    """What is held of one input: the state of its dates, and the partial results of the tables that read it."""
+    """The state held for one input: its dates, and the partial results of the tables that read it."""
 
     def __init__(self, lake: Lake, key: str, table_id: str, dedupe: DedupeSpec | None) -> None:
         self.table_id, self.version = table_id, -1
@@ -191,7 +188,7 @@ class _Input:
         return Answer(self._sums[table].answer(dates), duplicates)
 
     def advance(self, opened: DeltaTable, needed: Mapping[str, frozenset[dt.date]]) -> None:
-        """Reads what was added up to the version of `opened`, and begins the needed dates of each table.
+        """Reads the files added up to the version of `opened`, and begins the needed dates of each table.
 
         Raises:
             _Unsupported, OSError, ArrowException, duckdb.Error, ValueError: the input cannot be read here.
@@ -244,7 +241,7 @@ class _Input:
                 self._end(date)
             return
         changes_rows = body.get("dataChange", True)
-        if changes_rows and path in state.files:  # it replaces what was read under this name
+        if changes_rows and path in state.files:  # it replaces the rows read under this name
             self._end(date)
             return
         state.files.add(path)
@@ -397,7 +394,7 @@ class _Input:
 
     def _read_ids(self, file: _File) -> _Rows:
         rows = self._identified(file, self._read(file, [_ID_COLUMN, *ARRIVAL]))
-        high, low, seqs, positions = map(_spilled, (rows.high, rows.low, rows.seqs, rows.positions))
+        high, low, seqs, positions = map(spilled, (rows.high, rows.low, rows.seqs, rows.positions))
         return _Rows(file, high, low, rows.has_id, seqs, positions)
 
     def _read(self, file: _File, names: Iterable[str]) -> pa.Table:
@@ -438,7 +435,7 @@ def _copies_among(files: Sequence[_Rows], window: int) -> list[npt.NDArray[np.bo
         np.concatenate([getattr(files[number], name)[index] for number, index in places])
         for name in ("high", "low", "seqs", "positions")
     )
-    days = days_since_epoch(files[number].file.date for number, _ in places)
+    days = np.array([files[number].file.date for number, _ in places], dtype="datetime64[D]").astype(np.int64)
     buckets = np.repeat(days, [len(index) for _, index in places])
     _, keys = np.unique(np.stack([high, low], axis=1), axis=0, return_inverse=True)
     arrivals = Arrivals(keys.reshape(-1).astype(np.int64), buckets, seqs.astype(np.int64), positions.astype(np.int64))
@@ -467,26 +464,18 @@ def _repeated_places(files: Sequence[_Rows]) -> list[tuple[int, npt.NDArray[np.i
 
 def _live_files(opened: DeltaTable) -> dict[dt.date, list[_File]]:
     """Returns the data files of a table by date; files without a date hold rows of no answer."""
-    added = pa.table(opened.get_add_actions(flatten=True))
-    columns = {
-        "path": "path",
-        "date": f"partition.{DATE_COLUMN}",
-        "size": "size_bytes",
-        "rows": "num_records",
-        "min_seq": "min._seq",
-        "max_seq": "max._seq",
-    }
-    present = {name: column for name, column in columns.items() if column in added.column_names}
     files: dict[dt.date, list[_File]] = {}
-    for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
-        if not isinstance(row.get("date"), dt.date):
-            continue
-        if row.get("rows") is None:
-            raise _Unsupported(f"the log has no number of rows for {row['path']}")
-        path = unquote(row["path"])
-        file = _File(path, row["date"], row["size"], row["rows"], row.get("min_seq"), row.get("max_seq"))
-        files.setdefault(file.date, []).append(file)
+    for file in added_files(opened, FileScan("", opened.version(), Part(DATE_COLUMN, None), DATE_COLUMN)):
+        if file.date is not None:
+            path = unquote(file.path)
+            files.setdefault(file.date, []).append(_File(path, file.date, file.size, _counted(path, file.rows)))
     return files
+
+
+def _counted(path: str, rows: int | None) -> int:
+    if rows is None:
+        raise _Unsupported(f"the log has no number of rows for {path}")
+    return rows
 
 
 def _date_of(body: Mapping[str, Any]) -> dt.date | None:
@@ -499,21 +488,8 @@ def _date_of(body: Mapping[str, Any]) -> dt.date | None:
 def _file_of_action(added: Action, path: str, date: dt.date) -> _File:
     stats = stats_of(added)
     bounds = ((stats.get(name) or {}).get("_seq") for name in ("minValues", "maxValues"))
-    rows = stats.get("numRecords")
-    if rows is None:
-        raise _Unsupported(f"the log has no number of rows for {path}")
-    return _File(path, date, int(added["size"]), int(rows), *bounds)
+    return _File(path, date, int(added["size"]), _counted(path, stats.get("numRecords")), *bounds)
 
 
 def _around(date: dt.date, days: int) -> Iterator[dt.date]:
     return (date + dt.timedelta(days=offset) for offset in range(-days, days + 1))
-
-
-def _spilled(values: npt.NDArray[Any]) -> Any:
-    """Returns a large array in a file without a name, a small one unchanged."""
-    if values.nbytes < _SPILLED_BYTES:
-        return values
-    with tempfile.TemporaryFile() as file:
-        values.tofile(file)
-        file.flush()
-        return np.memmap(file, dtype=values.dtype, mode="r")

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from deltaworks.specs.checks.refresh_class import DistinctCount, MergeableQuery
+from deltaworks.specs.checks.refresh_class import DistinctCount, MergeableQuery, quoted_name
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids
 
@@ -86,7 +85,7 @@ class PartialSums:
         parts = [part for date in sorted(dates) if (part := self._by_date[date]).num_rows]
         if not parts:
             return None
-        outputs = ", ".join(f"{sql} AS {_quoted(name)}" for name, sql in self.query.outputs)
+        outputs = ", ".join(f"{sql} AS {quoted_name(name)}" for name, sql in self.query.outputs)
         counts = ", ".join(f"coalesce({distinct.name}, 0) AS {distinct.name}" for distinct in self.query.distincts)
         partials = f"(SELECT * {f'REPLACE ({counts})' if counts else ''} FROM partials)"
         with duckdb_session() as session:
@@ -148,15 +147,6 @@ class PartialSums:
 def _delimited(sql: str) -> str:
     """Returns SQL of a value's text behind its length, so that texts of several values cannot run into each other."""
     return f"(length(CAST({sql} AS VARCHAR)) || ':' || CAST({sql} AS VARCHAR))"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def days_since_epoch(dates: Iterable[dt.date]) -> Any:
-    """Returns the number of days of each date since 1970, as an array."""
-    return np.array([(date - dt.date(1970, 1, 1)).days for date in dates], dtype=np.int64)
 
 
 def input_rows(batch: pa.Table, date: dt.date, date_column: str) -> pa.Table:

@@ -2,8 +2,8 @@
 
 Starting a JVM per minute would cost more than the builds. A round begins as soon as a batch has been committed and
 `refresh_seconds` have passed since the last one, so new events wait for no clock; without a batch it begins once a
-minute, because other writers change inputs too. It reads the logs of the inputs, computes what it can from new rows
-(`gold.incremental`), and uses Spark only for the rest, in its own session and scheduler pool.
+minute, because other writers change inputs too. It reads the logs of the inputs, computes mergeable answers from new
+rows (`gold.incremental`), and uses Spark only for the others, in its own session and scheduler pool.
 
 The gold DAG or a former lease owner may build at the same time. Builds are numbered in the table, so only one of them
 commits, and none overwrites results of newer inputs. A failing build is reported and retried with backoff, and stops

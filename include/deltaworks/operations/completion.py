@@ -14,6 +14,7 @@ from typing import Literal
 
 from deltaworks.control import paths
 from deltaworks.engine.batch_history import BatchHistory
+from deltaworks.engine.object_status import end_seq
 from deltaworks.errors import TransientError
 from deltaworks.gold.input_views import read_built_from
 from deltaworks.sources.objects.file_event_log import FileEventLog
@@ -47,8 +48,9 @@ class LandedObjects:
         spec = self.catalog.pipeline(self.pipeline)
         if isinstance(spec.source, FileSourceSpec):
             self._find_events(spec.source.relay, spec.source.bucket)
-        batches = BatchHistory(self._lake, self._lake.objects, spec).completed()
-        end = int((batches[-1].end_offset or {}).get("seq", 0)) if batches else 0
+        history = BatchHistory(self._lake, self._lake.objects, spec)
+        newest = history.last_completed()
+        end = 0 if newest is None else end_seq(history.completed(newest))
         return sum(self._seqs.get(key, end + 1) > end for key in self.keys)
 
     def waiting_gold(self) -> list[str]:

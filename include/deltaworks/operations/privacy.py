@@ -28,15 +28,19 @@ class IngestVaultOptions(Options):
     dry_run: bool = Field(True, description="Only decrypt and count.")
 
 
+def _other_pipelines(context: OperationContext) -> set[str]:
+    """Returns the pipelines of other namespaces."""
+    return context.catalog.pipelines.keys() - {spec.pipeline for spec in context.catalog.namespace(context.subject)}
+
+
 def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     """Ingests encrypted files into the vault. Idempotent. Files that cannot be decrypted stay and are listed."""
     from deltaworks.privacy.vault.job import run_ingest
 
-    namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
     result = run_ingest(
         context.catalog.environment,
         context.subject,
-        other_pipelines=context.catalog.pipelines.keys() - namespace_pipelines,
+        other_pipelines=_other_pipelines(context),
         minutes=options.minutes,
         dry_run=options.dry_run,
     )
@@ -55,11 +59,10 @@ def look(context: OperationContext, options: IngestVaultOptions) -> Look:
     """Tells whether a scheduled ingest has work."""
     from deltaworks.privacy.vault.job import reason_to_ingest
 
-    namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
     reason = reason_to_ingest(
         context.catalog.environment,
         context.subject,
-        other_pipelines=context.catalog.pipelines.keys() - namespace_pipelines,
+        other_pipelines=_other_pipelines(context),
     )
     return Look(work=int(bool(reason)), reason=reason or "no sealed file waits")
 

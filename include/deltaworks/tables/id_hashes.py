@@ -80,16 +80,25 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, keys: tuple[str, str] = _KEYS) -> 
     return high, low
 
 
-#: Hashes of a run from which it is in a file.
-FILE_RUN_HASHES: Final = 1 << 16
+#: Size of an array from which it is moved to a file.
+_SPILLED_BYTES: Final = 1 << 19
+
+
+def spilled(values: Any) -> Any:
+    """Returns a large array in a file that has no name, so none remains after the process; a small one unchanged."""
+    if values.nbytes < _SPILLED_BYTES:
+        return values
+    with tempfile.TemporaryFile() as file:
+        values.tofile(file)
+        file.flush()
+        return np.memmap(file, dtype=values.dtype, mode="r")
 
 
 class HashRuns:
     """A set of hashes that only grows: adding costs the new ones, and seldom a merge. Used by one thread."""
 
-    def __init__(self, *, file_run_hashes: int = FILE_RUN_HASHES) -> None:
+    def __init__(self) -> None:
         self._runs: list[IdHashes] = []
-        self._file_run_hashes = file_run_hashes
 
     def __len__(self) -> int:
         return sum(len(run) for run in self._runs)
@@ -100,7 +109,7 @@ class HashRuns:
             return
         while self._runs and len(self._runs[-1]) <= 2 * len(hashes):
             hashes = self._runs.pop().union(hashes)
-        self._runs.append(hashes if len(hashes) < self._file_run_hashes else _in_file(hashes))
+        self._runs.append(IdHashes(spilled(hashes.high), spilled(hashes.low)))
 
     def contains(self, high: Any, low: Any) -> Any:
         """Returns, for each given hash, whether it is in this set."""
@@ -117,17 +126,6 @@ class HashRuns:
             for half in (run.high, run.low):
                 if isinstance(half, np.memmap):
                     half._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-
-
-def _in_file(hashes: IdHashes) -> IdHashes:
-    """Returns the same hashes in files that have no name, so none remains after the process."""
-    halves = []
-    for half in (hashes.high, hashes.low):
-        with tempfile.TemporaryFile() as file:
-            half.tofile(file)
-            file.flush()
-            halves.append(np.memmap(file, dtype=np.uint64, mode="r"))
-    return IdHashes(*halves)
 
 
 @dataclass(frozen=True, slots=True)

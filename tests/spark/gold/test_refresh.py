@@ -119,11 +119,11 @@ def test_a_refresh_finds_rows_that_a_build_left_wrong(
         rebuild_gold(spark, shop.catalog, "shop", tables=["plain"], full=True)
 
     (found,) = run()
-    told = open_subjects(shop.lake.objects, "GOLD_DIFFERS")
+    subjects = open_subjects(shop.lake.objects, "GOLD_DIFFERS")
     (mended,) = run()
 
-    assert waiting.differing_rows == 0, "what waits for a build is no difference"
-    assert (found.differing_rows, told) == (1, {"shop.plain"})
+    assert waiting.differing_rows == 0, "rows that wait for a build are no difference"
+    assert (found.differing_rows, subjects) == (1, {"shop.plain"})
     assert (mended.differing_rows, open_subjects(shop.lake.objects, "GOLD_DIFFERS")) == (0, set())
 
 

@@ -284,7 +284,7 @@ def check_files(catalog: Catalog, objects: ObjectStore, *, now: datetime, budget
     def check(lake: Lake, key: str) -> TableProgress | None:
         try:
             return check_table(lake, key, state.tables.get(key), budget, now=now)
-        except Exception as error:  # of the storage, or of a damaged log: what is stored is unknown
+        except Exception as error:  # of the storage, or of a damaged log: the stored files are unknown
             unknown[key] = describe_error(error)
             return (state.tables.get(key) or TableProgress(checked_at=now)).replace(checked_at=now)
 

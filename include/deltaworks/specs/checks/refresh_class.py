@@ -322,7 +322,7 @@ class _Reader:
         return sql
 
     def _row(self, expression: exp.Expression) -> tuple[str, _Kind | None]:
-        """Returns DuckDB's SQL of an expression over a row, and what it yields."""
+        """Returns DuckDB's SQL of an expression over a row, and the kind of its result."""
         plain = self._plain(expression)
         for kinds, render in (
             (exp.Column, self._column),
@@ -345,8 +345,7 @@ class _Reader:
         if kind is None:
             raise _NotMergeable(f"its type is {declared}", column)
         self._columns.add(name)
-        quoted = name.replace('"', '""')
-        return f'"{quoted}"', kind
+        return quoted_name(name), kind
 
     def _literal(self, literal: exp.Expression) -> tuple[str, _Kind | None]:
         if isinstance(literal, exp.Boolean):
@@ -424,6 +423,11 @@ class _Reader:
         if to_date and kind in ("time", "date") and not expression.args.get("format"):
             return f"CAST({sql} AS DATE)", "date"
         raise _NotMergeable("Spark and DuckDB may convert it differently", expression)
+
+
+def quoted_name(name: str) -> str:
+    """Returns a column's name in DuckDB's quotes."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _branches(choice: exp.Expression) -> Iterator[tuple[exp.Expression, exp.Expression]]:
