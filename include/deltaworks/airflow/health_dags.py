@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.operations.mutate import look_at_backlogs
+from deltaworks.operations.recover import look_at_data_files
 from deltaworks.specs.dag_ids import PROJECT
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from deltaworks.control.health.report import PausedLookup, Report
     from deltaworks.control.health.verdicts import Verdict
     from deltaworks.control.objects import ObjectStore
+    from deltaworks.operations.base import Look
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.environment import EnvironmentSpec
 
@@ -40,7 +42,7 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
     """Returns the health DAG. It has no retries: the next minute's run is the retry.
 
     It compares the files of tables with their logs too, and checks waiting mutation requests if a pipeline declares
-    mutations.
+    mutations. Both are looks in the triggerer, and need a process only to fail.
     """
     with scheduled_dag(
         PROJECT,
@@ -56,34 +58,36 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
     ) as dag:
         CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))
         if catalog.pipelines:
-            ProcessOperator(
-                task_id="check_data_files",
-                module=DATA_FILES_MODULE,
-                environment=environment,
-                retries=0,
-                execution_timeout=timedelta(minutes=2),
-                on_failure_callback=send_alerts_of_job,
-            )
+            # Each damaged table has an alert of its own, so the task raises none.
+            callbacks = {"on_failure_callback": send_alerts_of_job}
+            _look_task("check_data_files", DATA_FILES_MODULE, look_at_data_files, environment, callbacks)
         if any(pipeline.mutations is not None for pipeline in catalog.pipelines.values()):
             check_mutations_task(environment)
     return dag
 
 
 def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
-    """Returns the task that fails while mutation requests of any pipeline wait too long.
+    """Returns the task that fails while mutation requests of any pipeline wait too long."""
+    return _look_task("check_mutations", BACKLOG_MODULE, look_at_backlogs, environment, job_callbacks())
 
-    The triggerer looks at the requests, so that the task needs a process only to fail. It has no retries, since its DAG
-    runs again soon.
-    """
+
+def _look_task(
+    task_id: str,
+    module: str,
+    look: Callable[..., Look],
+    environment: EnvironmentSpec,
+    callbacks: Mapping[str, Any],
+) -> ProcessOperator:
+    """Returns a task that needs a process only to fail. It has no retries, since its DAG runs again soon."""
     return ProcessOperator(
-        task_id="check_mutations",
-        module=BACKLOG_MODULE,
-        look=look_at_backlogs,
+        task_id=task_id,
+        module=module,
+        look=look,
         look_if="True",
         environment=environment,
         retries=0,
         execution_timeout=timedelta(minutes=2),
-        **job_callbacks(),
+        **callbacks,
     )
 
 

@@ -12,12 +12,13 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.base import Look, OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
 from deltaworks.operations.restore import describe_restore
 
 if TYPE_CHECKING:
     from deltaworks.recovery.restore.table_restore import TableRestoreResult
+    from deltaworks.specs.catalog import Catalog
 
 
 _MAX_SHOWN = 20
@@ -35,6 +36,22 @@ class RecoverySummary:
     dry_run: bool
     rows_removed: int
     summary: str
+
+
+def look_at_data_files(catalog: Catalog) -> Look:
+    """Compares files of tables with their logs, raises and resolves their alerts, and tells whether files are damaged
+    or nothing could be compared.
+    """
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.objects import open_objects
+    from deltaworks.recovery.repair.data_file_check import check_files
+
+    result = check_files(catalog, open_objects(catalog.environment.lake), now=utc_now())
+    if result.damaged:
+        return Look(work=len(result.damaged), reason=" ".join(result.damaged))
+    if result.unknown and not result.compared:
+        return Look(work=1, reason=f"no table could be compared: {result.unknown[0]}")
+    return Look(work=0, reason=f"no file of {result.compared} compared tables is damaged", results=[result])
 
 
 class LogOptions(Options):
