@@ -263,6 +263,7 @@ def test_each_step_of_maintenance_runs_if_no_other_was_selected_and_says_whether
         "optimize_tables",
         "vacuum_tables",
         "rebuild_gold",
+        "verify_gold",
         "remove_orphans",
         "compact_control_tables",
         "learn_input_rate",

@@ -285,6 +285,7 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: D
     steps.append(task("vacuum_tables", values={ENGINE_OPTION: True}, trigger_rule="none_failed", **engine))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment, form=form, **_STEP_SETTINGS | engine))
+        steps.append(task("verify_gold", look_if=_VERIFY_WEEKLY))
     steps += [task("remove_orphans"), task("compact_control_tables"), task("learn_input_rate")]
     steps.append(
         task("snapshot_health", values={"list_folders": f"{{{{ params.list_folders or not params.{STEPS} }}}}"})
@@ -297,6 +298,10 @@ _STEP_SETTINGS: Final[dict[str, Any]] = {
     "trigger_rule": "all_done",
     "env_vars": {UNATTENDED_VARIABLE: f"{{{{ not params.{STEPS} }}}}"},
 }
+
+
+#: A run of all steps compares gold only if that was last done a week ago.
+_VERIFY_WEEKLY: Final = f"{{{{ not params.{STEPS} }}}}"
 
 
 def _optimize_task(upkeep: MaintenanceSpec, task: Callable[..., BaseOperator], **settings: Any) -> BaseOperator:

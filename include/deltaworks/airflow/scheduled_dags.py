@@ -117,7 +117,8 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             engine=_GOLD_ENGINE,
             look_if=_LOOK_AT_GOLD,
         )
-        operation_task("refresh_gold", spec.pipeline, environment, form=form, look_if="False")
+        for name in ("refresh_gold", "verify_gold"):
+            operation_task(name, spec.pipeline, environment, form=form, look_if="False")
     set_form(dag, form_params(form, spec))
     return dag
 

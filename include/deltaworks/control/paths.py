@@ -340,6 +340,11 @@ def gold_state(pipeline: str, table_name: str) -> str:
     return pipeline_control(pipeline, f"gold/{table_name}.json")
 
 
+def gold_verification(pipeline: str, table_name: str) -> str:
+    """Returns the key of the record of a gold table's comparisons with its SQL."""
+    return pipeline_control(pipeline, f"gold_verifications/{table_name}.json")
+
+
 def gold_shadows(pipeline: str, table_name: str) -> str:
     """Returns the folder of a gold table's shadow tables and of its refresh lock."""
     return pipeline_control(pipeline, f"gold_shadows/{table_name}")

@@ -234,15 +234,27 @@ class _CachedRows:
 
 
 class InputViews:
-    """Temporary views of the inputs, under the names used in gold SQL. One build per session at a time."""
+    """Temporary views of the inputs, under the names used in gold SQL. One build per session at a time.
+
+    Args:
+        is_independent: use Delta's reader and Spark alone, and none of the shortcuts by which builds find files and
+            duplicates, so that a mistake of theirs shows.
+    """
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        inputs: Mapping[str, PinnedInput],
+        dedupe: DedupeSpec | None,
+        *,
+        is_independent: bool = False,
     ) -> None:
         self._spark = spark
         self._lake = lake
         self._inputs = dict(inputs)
         self._dedupe = dedupe
+        self._is_independent = is_independent
         self._duplicates: dict[tuple[str, Part], Duplicates] = {}
         self._cached_rows: list[_CachedRows] = []
         self._registered: set[str] = set()
@@ -388,7 +400,7 @@ class InputViews:
         return self._scans[scan_key]
 
     def _scan(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
-        if pinned.delta_table is not None:
+        if pinned.delta_table is not None and not self._is_independent:
             scan = FileScan(pinned.key, pinned.delta_table.version(), part, column, pinned.time_column)
             if (rows := read_plain_files(self._spark, self._lake, pinned.delta_table, scan)) is not None:
                 return rows
@@ -401,7 +413,8 @@ class InputViews:
         for (input_name, covered), duplicates in self._duplicates.items():
             if input_name == name and covered.covers(part):
                 return duplicates
-        duplicates = self._find_in_driver(name, part, self._dedupe) or self._find_with_spark(name, part, self._dedupe)
+        in_driver = None if self._is_independent else self._find_in_driver(name, part, self._dedupe)
+        duplicates = in_driver or self._find_with_spark(name, part, self._dedupe)
         self._duplicates[name, part] = duplicates
         return duplicates
 

@@ -33,9 +33,10 @@ from deltaworks.gold.parts import (
     shift_hours,
     widen_dates,
 )
+from deltaworks.gold.row_differences import count_differing_rows
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, IntervalsSpec
 from deltaworks.tables.changes import Changes, changed_partitions
-from deltaworks.tables.lake import Lake, duckdb_source
+from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -382,28 +383,15 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
         ValueError: the table does not exist or its columns changed.
         DeltaError, OSError, duckdb.Error: a version can no longer be read.
     """
-    # Imported here: few builds compare versions.
-    from deltaworks.tables.duckdb_session import duckdb_session
-
-    with duckdb_session() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        columns = []
-        for name, version in (("before", before), ("after", after)):
-            table = lake.open(key)
-            if table is None:
-                raise ValueError("the table no longer exists")
-            table.load_as_version(version)
-            connection.register(name, duckdb_source(lake, table))
-            columns.append([field.name for field in table.schema().fields])
-        if columns[0] != columns[1]:
-            raise ValueError("its columns changed")
-        first, undated, rows = connection.execute(
-            f"""
-            WITH differing AS (
-                (SELECT * FROM before EXCEPT ALL SELECT * FROM after)
-                UNION ALL (SELECT * FROM after EXCEPT ALL SELECT * FROM before)
-            )
-            SELECT min("{column}")::DATE, count(*) FILTER ("{column}" IS NULL), count(*) FROM differing
-            """
-        ).fetchall()[0]
-    return first, int(undated), int(rows)
+    versions = []
+    for version in (before, after):
+        table = lake.open(key)
+        if table is None:
+            raise ValueError("the table no longer exists")
+        table.load_as_version(version)
+        versions.append(table)
+    counted = count_differing_rows(lake, *versions, by=f'CAST("{column}" AS DATE)', is_exact=True)
+    if counted is None:
+        raise ValueError("its columns changed")
+    dates = [dt.date.fromisoformat(value) for value in counted if value is not None]
+    return min(dates, default=None), counted.get(None, 0), sum(counted.values())

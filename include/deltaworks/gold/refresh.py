@@ -43,12 +43,13 @@ from deltaworks.gold.input_views import (
 )
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.plan import full_plan
+from deltaworks.gold.row_differences import count_differing_rows
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job, published_rows
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files_commit import FilesCommit
-from deltaworks.tables.lake import Lake, arrow_path, duckdb_source, remove_folder
+from deltaworks.tables.lake import Lake, arrow_path, remove_folder
 from deltaworks.tables.log import TableState, commit_history, state_at
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 from deltaworks.tables.table_swap import TableContent, reasons_against_swap, swap_content, table_content, verify_swap
@@ -384,9 +385,13 @@ class _TableRefresh:
         pending = plan_job(self._catalog, self._spec, self._lake, self._table, job.inputs, key=self._key).plan
         if pending.full or (self._table.affects == "same" and pending.has_work):
             return None
-        grain = self._table.grain
-        changed = pending.output.condition(self._table.partition_by, "" if grain is None else grain.column)
-        return count_differing_rows(self._lake, self._key, shadow, except_where=changed.replace("`", '"'))
+        grain, column = self._table.grain, self._table.partition_by
+        changed = pending.output.condition(column, "" if grain is None else grain.column).replace("`", '"')
+        current, rebuilt = self._lake.open(self._key), self._lake.open(shadow)
+        if current is None or rebuilt is None:
+            return None
+        counted = count_differing_rows(self._lake, current, rebuilt, by=f'"{column}"', excluded=changed)
+        return None if counted is None else sum(counted.values())
 
     def _report_difference(self, differing: int | None) -> None:
         subject = f"{self._spec.pipeline}.{self._table.name}"
@@ -440,41 +445,6 @@ class _TableRefresh:
         except _ShadowBehindError:
             return False
         return True
-
-
-def count_differing_rows(lake: Lake, key: str, other: str, *, except_where: str) -> int | None:
-    """Returns the number of rows that one of two tables has and the other has not. None if their columns differ.
-
-    Floating-point numbers are compared to nine digits: their sums depend on the order of rows.
-
-    Args:
-        except_where: rows that are not compared, as a condition in DuckDB's dialect.
-    """
-    # Imported here: only refreshes compare tables.
-    from deltaworks.tables.duckdb_session import duckdb_session
-
-    opened = [lake.open(name) for name in (key, other)]
-    tables = [table for table in opened if table is not None]
-    fields = [[(field.name, str(field.type)) for field in table.schema().fields] for table in tables]
-    if len(tables) < 2 or fields[0] != fields[1]:
-        return None
-    floating = {name for name, kind in fields[0] if "double" in kind or "float" in kind}
-    columns = ", ".join(
-        f'format(\'{{:.8e}}\', "{name}"::DOUBLE) AS "{name}"' if name in floating else f'"{name}"'
-        for name, _ in fields[0]
-    )
-    with duckdb_session() as session:
-        session.execute("SET TimeZone = 'UTC'").fetchall()
-        for name, table in zip(("current", "rebuilt"), tables, strict=True):
-            session.register(name, duckdb_source(lake, table))
-        current, rebuilt = (
-            f"(SELECT {columns} FROM {name} WHERE NOT coalesce({except_where}, false))"
-            for name in ("current", "rebuilt")
-        )
-        counted = session.sql(
-            f"SELECT count(*) FROM (({current} EXCEPT ALL {rebuilt}) UNION ALL ({rebuilt} EXCEPT ALL {current}))"
-        ).fetchall()
-    return int(counted[0][0])
 
 
 class _ShadowBehindError(Exception):

@@ -124,6 +124,7 @@ def plan_job(
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
     read_changes: Callable[..., Changes] = changed_hours,
+    opened: DeltaTable | None = None,
 ) -> TableJob:
     """Plans the build of the table at `key`, from the versions it was last built from.
 
@@ -131,12 +132,13 @@ def plan_job(
         full: rebuild all rows.
         dates: rebuild exactly these dates.
         read_changes: a function like `changed_hours`; its results may be cached for several plans.
+        opened: the table at `key`, if the plan is to refer to a version that was opened before the inputs were pinned.
 
     Raises:
         ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, if the table was built from newer inputs.
     """
     # Read the step first, so that this build fails if another build commits later.
-    opened = lake.open(key)
+    opened = opened or lake.open(key)
     step = _next_step(opened, spec, table)
     table_inputs = {name: inputs[name] for name in table.reads}
     path = catalog.folder(spec.pipeline) / table.sql

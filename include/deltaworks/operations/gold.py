@@ -20,6 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import instant_or_none, parse_iso
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
+from deltaworks.control.summaries.gold import read_gold_verification
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.operations.base import Look, OperationContext, Report
@@ -122,6 +123,7 @@ class GoldExplanation:
     """How a gold table is refreshed, and why not with less work; `reason` is empty if new rows alone are read.
 
     `engines` counts what computed its newest builds; `last_engine` and `last_rows` describe the newest, at `last_at`.
+    Partitions were last compared with the SQL at `verified_at`, with the outcome `verified`.
     """
 
     refresh_class: str
@@ -130,6 +132,8 @@ class GoldExplanation:
     last_engine: str = ""
     last_at: dt.datetime | None = None
     last_rows: int | None = None
+    verified_at: dt.datetime | None = None
+    verified: str = ""
 
 
 #: Number of builds that an explanation counts.
@@ -152,7 +156,14 @@ def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = (
     for table in select_gold_tables(spec, list(tables) or None):
         refresh = classify(table, (catalog.folder(pipeline) / table.sql).read_text(encoding="utf-8"), spec)
         built = _built(lake, paths.table(pipeline, table.name))
-        explained[table.name] = replace(built, refresh_class=refresh.refresh_class, reason=refresh.reason)
+        record = read_gold_verification(lake.objects, pipeline, table.name)
+        explained[table.name] = replace(
+            built,
+            refresh_class=refresh.refresh_class,
+            reason=refresh.reason,
+            verified_at=None if record is None else record.newest_at,
+            verified="" if record is None else record.describe(),
+        )
     return explained
 
 
@@ -300,6 +311,72 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
             table.reason,
         )
     return Report(parts=[listing, "Nothing was changed. Use --no-dry-run to build, check and swap."], results=planned)
+
+
+class VerifyOptions(Options):
+    """Options of a comparison. The limits hold for each table; later runs compare other partitions."""
+
+    tables: Annotated[tuple[str, ...], Positional(), TableNames(("gold",))] = Field(
+        (), description="Only these gold tables."
+    )
+    max_partitions: int = Field(14, ge=1, description="Partitions of each table, such as dates, compared in a run.")
+    max_megabytes: int = Field(2_000, ge=1, description="Megabytes of input files read for each table.")
+
+
+def verify(context: OperationContext, options: VerifyOptions) -> Report:
+    """Compares partitions of gold tables with their SQL over the same inputs. Changes no table; safe at any time.
+
+    By hand it exits with 1 if rows differ; a scheduled run leaves that to the alert.
+    """
+    from deltaworks.gold.verification import (
+        Comparison,
+        VerificationLimits,
+        compare_with_spark,
+        has_differences,
+        verify_gold,
+    )
+    from deltaworks.tables.lake import Lake
+
+    catalog, pipeline = context.catalog, context.subject
+    lake, spec = Lake(catalog.environment.lake), catalog.pipeline(pipeline)
+
+    def compare(comparison: Comparison) -> Mapping[str, int]:
+        return compare_with_spark(context.spark(), lake, spec, comparison)
+
+    limits = VerificationLimits(partitions=options.max_partitions, bytes=options.max_megabytes * 1_000_000)
+    results = verify_gold(catalog, pipeline, limits=limits, compare=compare, tables=list(options.tables) or None)
+    listing = Listing(
+        ("table", "compared", "differing rows", "left to later runs", "MB read", "seconds", "not compared")
+    )
+    for result in results:
+        listing.add(
+            result.table,
+            f"{len(result.partitions):,}",
+            "" if result.differing_rows is None else f"{result.differing_rows:,}",
+            f"{result.deferred:,}",
+            f"{result.bytes / 1e6:,.1f}",
+            f"{result.seconds:,.1f}",
+            result.reason,
+        )
+    exit_code = 0 if context.nightly else int(has_differences(results))
+    return Report(parts=[listing], results=results, exit_code=exit_code)
+
+
+def look_for_unverified(context: OperationContext, options: VerifyOptions) -> Look:
+    """Tells whether a table was not compared for a week, so that a nightly task compares weekly."""
+    from deltaworks.control.clock import utc_now
+    from deltaworks.control.objects import open_objects
+
+    objects, spec, now = (
+        open_objects(context.catalog.environment.lake),
+        context.catalog.pipeline(context.subject),
+        utc_now(),
+    )
+    records = {table.name: read_gold_verification(objects, spec.pipeline, table.name) for table in spec.gold.tables}
+    due = [name for name, record in records.items() if record is None or record.is_due(now)]
+    if due:
+        return Look(work=len(due), reason=f"{', '.join(due)} to compare")
+    return Look(work=0, reason="all gold tables were compared within a week")
 
 
 class TrainOptions(Options):

@@ -34,6 +34,18 @@ _OPERATIONS = (
         action="refresh",
     ),
     Operation(
+        name="verify_gold",
+        command="gold verify",
+        summary="Compare some partitions of gold tables with their SQL, computed independently; change no table.",
+        run="deltaworks.operations.gold:verify",
+        look="deltaworks.operations.gold:look_for_unverified",
+        needs_spark=True,
+        family="gold",
+        needs_gold=True,
+        dag_kind="gold",
+        action="verify",
+    ),
+    Operation(
         name="train_model",
         command="models train",
         summary="Train models, evaluate them on later days, and publish those that improve on the better baseline.",

@@ -22,7 +22,6 @@ from deltaworks.gold import refresh as module
 from deltaworks.gold import refresh_loop as loop_module
 from deltaworks.gold.input_views import BuiltFrom
 from deltaworks.gold.refresh import (
-    count_differing_rows,
     find_shadows,
     is_behind,
     plan_refresh,
@@ -36,7 +35,7 @@ from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import gold_refresh_step
-from deltaworks.testing import append_rows, local_lake, present
+from deltaworks.testing import present
 from tests.spark.gold.traffic_data import request
 from tests.unit.gold.test_grain import PlannedTraffic
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, ORDERS, SHOP, make, project
@@ -413,17 +412,3 @@ def test_a_shadow_is_behind_if_any_input_is_newer() -> None:
     assert is_behind(BuiltFrom({"a": 3}, "f"), BuiltFrom({"a": 3, "b": 0}, "f")), "an input that has come to be"
     assert not is_behind(shadow, BuiltFrom({"a": 9}, "other")), "another definition is about to be replaced"
     assert not is_behind(shadow, BuiltFrom({}, "", "it was restored"))
-
-
-def test_rows_that_differ_are_counted_without_excepted_ones_and_with_floats_to_nine_digits(tmp_path: Path) -> None:
-    lake = local_lake(tmp_path)
-    rows = [{"day": 1, "rate": 0.1 + 0.2}, {"day": 2, "rate": 1.0}, {"day": 2, "rate": 1.0}, {"day": 3, "rate": 2.0}]
-    others = [{"day": 1, "rate": 0.3}, {"day": 2, "rate": 1.0}, {"day": 3, "rate": 2.1}]
-    append_rows(lake, "tables/a", rows)
-    append_rows(lake, "tables/b", others)
-    append_rows(lake, "tables/c", [{"day": "1", "rate": 0.3}])
-
-    assert count_differing_rows(lake, "tables/a", "tables/b", except_where="false") == 3, "one copy less, and both of 3"
-    assert count_differing_rows(lake, "tables/a", "tables/b", except_where='"day" IN (3)') == 1
-    assert count_differing_rows(lake, "tables/a", "tables/c", except_where="false") is None, "other types"
-    assert count_differing_rows(lake, "tables/a", "tables/none", except_where="false") is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from deltaworks.alerts.raising import open_subjects
@@ -12,16 +13,20 @@ from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows, read_summary
 from deltaworks.control import paths
 from deltaworks.control.paths import tables_summary
+from deltaworks.control.summaries.gold import GoldVerification, read_gold_verification
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.gold import gold_states
 
-_GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
+_GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED", "GOLD_DIFFERS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRow:
-    """A gold table with its state, see `GoldState`. Only open alerts are listed."""
+    """A gold table with its state, see `GoldState`. Only open alerts are listed.
+
+    Partitions were last compared with the SQL at `verified_at`; rows of `differing` partitions differed then.
+    """
 
     pipeline: str
     name: str
@@ -37,6 +42,9 @@ class GoldRow:
     bytes: int | None
     score: int | None
     alerts: tuple[str, ...]
+    verified_at: datetime | None = None
+    differing: Mapping[str, int] = field(default_factory=dict)
+    not_compared: str = ""
     failing_since: datetime | None = None
     error: str = ""
     next_step: str = ""
@@ -63,6 +71,7 @@ _SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),
     "state": lambda row: (not row.alerts, _ORDER.index(row.state), row.pipeline, row.name),
     "fresh": lambda row: row.fresh_at,
+    "verified": lambda row: row.verified_at,
     "rows": lambda row: row.rows,
     "size": lambda row: row.bytes,
 }
@@ -82,7 +91,12 @@ def view(context: PageContext) -> GoldView:
 
 def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldView:
     specs = {name: context.catalog.pipelines[name] for name in pipelines}
-    keys = [paths.gold_state(name, table.name) for name, spec in specs.items() for table in spec.gold.tables]
+    keys = [
+        key(name, table.name)
+        for name, spec in specs.items()
+        for table in spec.gold.tables
+        for key in (paths.gold_state, paths.gold_verification)
+    ]
     heartbeats = (paths.heartbeat(paths.pipeline_control(name)) for name in specs)
     inputs = {name for spec in specs.values() for name, _ in spec.gold.cross_pipeline_inputs} | specs.keys()
     batches = (paths.recent_batches(name) for name in sorted(inputs))
@@ -99,6 +113,7 @@ def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldV
             (
                 ("show what a build would rebuild", f"deltaworks gold build {pipeline}"),
                 ("rebuild complete tables in shadows", f"deltaworks gold refresh {pipeline}"),
+                ("compare gold with its SQL", f"deltaworks gold verify {pipeline}"),
             )
             if pipeline
             else ()
@@ -113,6 +128,13 @@ def _subjects(context: PageContext, cause: str) -> set[str]:
         return set()
 
 
+def _verification(context: PageContext, pipeline: str, table: str) -> GoldVerification | None:
+    try:
+        return read_gold_verification(context.objects, pipeline, table)
+    except DeltaworksError:
+        return None
+
+
 def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
     summary = read_summary(context, TablesSummary, tables_summary(pipeline)).summary
     measured = {table.name: table for table in summary.tables} if summary else {}
@@ -123,6 +145,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
         state_now = states[table.name]
         health: TableSummary | None = measured.get(table.name)
         subject = f"{pipeline}.{table.name}"
+        verified = _verification(context, pipeline, table.name)
         rows.append(
             GoldRow(
                 pipeline=pipeline,
@@ -141,6 +164,9 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 failing_since=state_now.failing_since,
                 error=state_now.error,
                 next_step=state_now.next_step,
+                verified_at=None if verified is None else verified.newest_at,
+                differing={} if verified is None else verified.differing,
+                not_compared="" if verified is None else verified.reason,
                 alerts=tuple(cause for cause, subjects in alert_subjects.items() if subject in subjects),
             )
         )
