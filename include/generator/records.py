@@ -28,6 +28,8 @@ REQUIRED_NUMBERS = {
     "session_start": "session_number",
     "tutorial_step": "step",
 }
+#: Event types that carry the player's id as well as the device's.
+_PLAYER_EVENTS = frozenset({"level_complete", "level_fail", "purchase"})
 _PURCHASE_FAULT_SHARE = 0.05
 _MIN_COPY_DELAY_SECONDS = 120.0
 # less than a day, so the duplicate's date is the first copy's or the next one
@@ -98,6 +100,7 @@ class RecordMaker:
                 "app_version": device.version_name,
                 "platform": device.platform,
                 "country": player.country,
+                **({"player_id": player.player_id} if event.name in _PLAYER_EVENTS else {}),
                 **event.params,
             }
             record = self._send_event(event.name, event_time, params, start)

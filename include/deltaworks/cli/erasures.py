@@ -1,7 +1,8 @@
-"""`deltaworks privacy`: erasure requests, for a data protection officer, and the vault's log of reveals."""
+"""`deltaworks privacy`: erasure requests, for a data protection officer, tokens, and the vault's log of reveals."""
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,6 +179,25 @@ def keyring(
     print_line(f"{writers} has the keys of writers of {len(project.namespaces)} namespaces.")
 
 
+@listing_command
+def list_tokens(
+    namespace: str = _NAMESPACE,
+    kind: str = typer.Option(help="Kind of the identifiers, such as player."),
+    file: Path | None = typer.Option(
+        None, help="Identifiers, one a line; standard input by default, which keeps them out of the shell history."
+    ),
+) -> Listing:
+    """List the tokens of identifiers that you know; without one for erased people. It reveals no identifier."""
+    from deltaworks.events.token_lookup import lookup_tokens
+
+    lines = (sys.stdin.read() if file is None else file.read_text(encoding="utf-8")).splitlines()
+    tokens = lookup_tokens(catalog(), namespace, kind=kind, values=[line.strip() for line in lines])
+    listing = Listing(("identifier", "token"), title="tokens")
+    for value, token in tokens.items():
+        listing.add(value, token or "")
+    return listing
+
+
 def _erasures(namespace: str) -> Erasures:
     project = catalog()
     project.namespace(namespace)
@@ -187,6 +207,7 @@ def _erasures(namespace: str) -> Erasures:
 app = typer.Typer(no_args_is_help=True)
 app.command()(erase)
 app.command("erasures")(list_erasures)
+app.command("tokens")(list_tokens)
 app.command()(refuse)
 app.command()(extend)
 app.command()(certificate)

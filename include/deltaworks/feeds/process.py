@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 #: Time that versions are claimed in addition to the replay window. The claim is renewed hourly.
 _EXTRA_CLAIM_HOURS = 48
 _CLAIM_INTERVAL = timedelta(hours=1)
+#: A feed that delivers every few seconds has thousands of delivery records; reading them at each check would delay it.
+_RETENTION_INTERVAL = timedelta(minutes=10)
 
 
 class Feed:
@@ -70,6 +72,7 @@ class Feed:
         self._source: FeedSource = open_feed_source(catalog, spec, feed, objects, self._records)
         self._delivery_run = DeliveryRun(feed, self.name, self._records, sink, pause=pause, on_failure=on_failure)
         self._claimed_at = utc_now() - 2 * _CLAIM_INTERVAL
+        self._retention_applied_at = utc_now() - 2 * _RETENTION_INTERVAL
 
     def run_once(self) -> FeedRecord:
         """Completes the current delivery, delivers new changes and requested replays. Returns the feed's record.
@@ -171,7 +174,9 @@ class Feed:
         return self._records.write(record.replace(current_delivery=None, number=number))
 
     def _apply_retention(self, record: FeedRecord) -> None:
-        """Claims the versions that the next delivery and replays need, and deletes older records."""
+        """Claims the versions that the next delivery and replays need, and deletes older records, every ten minutes."""
+        if utc_now() - self._retention_applied_at < _RETENTION_INTERVAL:
+            return
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
         retained: list[DeliveryRecord] = []
         for item in self._records.deliveries():
@@ -187,11 +192,13 @@ class Feed:
         ]
         if isinstance(self._source, TableSource):
             self._claim_versions(positions)
+            self._retention_applied_at = utc_now()
             return
         referenced = {self._records.view_result_key(position.digest) for position in positions}
         for key in self._records.view_result_keys():
             if key not in referenced:
                 self._objects.delete(key)
+        self._retention_applied_at = utc_now()
 
     def _claim_versions(self, positions: list[Position]) -> None:
         versions = [position.version for position in positions if not position.is_empty]

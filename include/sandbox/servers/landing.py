@@ -29,8 +29,8 @@ PARTNERS_BUCKET = "deltaworks-partners"
 LANDING_TOPIC = "deltaworks-landing"
 LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
-#: Target of the feed of pipeline `games`. Its consumer, a shop, is not part of the stack.
-OFFERS_QUEUE = "deltaworks-offers"
+#: Targets of the feeds of pipeline `games`. Their consumer, a shop, is not part of the stack.
+OFFERS_QUEUE, PLAYER_OFFERS_QUEUE = "deltaworks-offers", "deltaworks-player-offers"
 MAX_RECEIVES = 5
 _ACCOUNT = "123456789012"
 # A GET of a bucket with one of these parameters reads its settings; without one it lists objects.
@@ -85,7 +85,8 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
     redrive = {"deadLetterTargetArn": _queue_arn(sqs, dead_url), "maxReceiveCount": MAX_RECEIVES}
     queue = sqs.create_queue(QueueName=LANDING_QUEUE)["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
-    sqs.create_queue(QueueName=OFFERS_QUEUE)
+    for name in (OFFERS_QUEUE, PLAYER_OFFERS_QUEUE):
+        sqs.create_queue(QueueName=name)
     topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
     # No raw delivery: messages have SNS's envelope around S3's event, the default on AWS.
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(sqs, queue))

@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.specs.project_folder import load_settings, read_settings
 from sandbox.airflow.settings import airflow_settings
-from sandbox.servers.landing import OFFERS_QUEUE, queue_url
+from sandbox.servers.landing import OFFERS_QUEUE, PLAYER_OFFERS_QUEUE, queue_url
 from sandbox.stack.alert_channel import webhook_variable
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -62,6 +62,7 @@ def stack_variables(
         "DELTAWORKS_AWS_SECRET_KEY": keys.aws_secret_key,
         "DELTAWORKS_LANDING_QUEUE_URL": queue_url(aws_endpoint),
         "DELTAWORKS_OFFERS_QUEUE_URL": queue_url(aws_endpoint, OFFERS_QUEUE),
+        "DELTAWORKS_PLAYER_OFFERS_QUEUE_URL": queue_url(aws_endpoint, PLAYER_OFFERS_QUEUE),
         "JAVA_HOME": str(java_home),
         "PATH": _search_path(java_home),
         "PYTHONPATH": str(home.project / "include"),
