@@ -290,7 +290,11 @@ def test_a_job_that_is_not_retryable_fails_at_its_first_try(harness: DagRunHarne
     done = harness.run("games__gold")
 
     assert done["state"] == "failed"
-    assert done["tasks"] == {"rebuild_gold": ["failed", 1], "refresh_gold": ["skipped", 1], "verify_gold": ["skipped", 1]}
+    assert done["tasks"] == {
+        "rebuild_gold": ["failed", 1],
+        "refresh_gold": ["skipped", 1],
+        "verify_gold": ["skipped", 1],
+    }
     assert len(harness.submitted()) == 1
     assert harness.received_notifications() == [("JOB_FAILED", "games__gold.rebuild_gold", "raised")]
 

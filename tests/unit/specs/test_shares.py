@@ -211,7 +211,11 @@ def test_every_operation_has_a_job_class() -> None:
     classes = {name: declared.job_class for name, declared in OPERATIONS.items()}
 
     assert set(classes.values()) == set(get_args(JobClass)) - {"stream"}
-    assert {name for name, job_class in classes.items() if job_class == "gold"} == {"rebuild_gold", "refresh_gold", "verify_gold"}
+    assert {name for name, job_class in classes.items() if job_class == "gold"} == {
+        "rebuild_gold",
+        "refresh_gold",
+        "verify_gold",
+    }
     assert classes["optimize_tables"] == "maintenance"
     assert classes["mutate_tables"] == "mutation"
     assert classes["reprocess"] == "reprocess"
