@@ -60,7 +60,7 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
         if catalog.pipelines:
             # Each damaged table has an alert of its own, so the task raises none.
             callbacks = {"on_failure_callback": send_alerts_of_job}
-            _look_task("check_data_files", DATA_FILES_MODULE, look_at_data_files, environment, callbacks)
+            _look_task(DATA_FILES_MODULE, look_at_data_files, environment, callbacks, task_id="check_data_files")
         if any(pipeline.mutations is not None for pipeline in catalog.pipelines.values()):
             check_mutations_task(environment)
     return dag
@@ -68,15 +68,16 @@ def health_dag(catalog: Catalog, environment: EnvironmentSpec) -> DAG:
 
 def check_mutations_task(environment: EnvironmentSpec) -> ProcessOperator:
     """Returns the task that fails while mutation requests of any pipeline wait too long."""
-    return _look_task("check_mutations", BACKLOG_MODULE, look_at_backlogs, environment, job_callbacks())
+    return _look_task(BACKLOG_MODULE, look_at_backlogs, environment, job_callbacks(), task_id="check_mutations")
 
 
 def _look_task(
-    task_id: str,
     module: str,
     look: Callable[..., Look],
     environment: EnvironmentSpec,
     callbacks: Mapping[str, Any],
+    *,
+    task_id: str,
 ) -> ProcessOperator:
     """Returns a task that needs a process only to fail. It has no retries, since its DAG runs again soon."""
     return ProcessOperator(
