@@ -108,7 +108,8 @@ def test_an_option_of_a_single_action_is_in_its_section_unless_it_is_the_default
     sections = {field.name: field.section for field in form_by_kind("gold").fields()}
     control = {field.name: field.section for field in CONTROL.fields()}
 
-    assert sections == {"tables": "", "dates": "", "full": "", "spark": "Engine", "dry_run": "Refresh"}
+    of_verify = {"max_partitions": "Verify", "max_megabytes": "Verify"}
+    assert sections == {"tables": "", "dates": "", "full": "", "spark": "Engine", "dry_run": "Refresh"} | of_verify
     assert (control["cause"], control["text"], control["table"]) == ("Silence", "Annotate", "Resume")
     assert control["reason"] == control["wait_seconds"] == ""
 

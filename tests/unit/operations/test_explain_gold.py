@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.summaries.gold import GoldVerification
 from deltaworks.errors import ConfigError
 from deltaworks.gold.table_build import ENGINE, PARTIAL_SUMS, SPARK
 from deltaworks.operations.gold import explain_gold
@@ -60,3 +62,19 @@ def test_a_table_that_was_never_built_has_no_engine(shop: Catalog) -> None:
 def test_an_unknown_table_is_refused(shop: Catalog) -> None:
     with pytest.raises(ConfigError, match="has no gold table dayly"):
         explain_gold(shop, "shop", tables=["dayly"])
+
+
+def test_the_last_comparison_with_the_sql_is_explained(shop: Catalog) -> None:
+    key, objects = paths.gold_verification("shop", "daily"), Lake(shop.environment.lake).objects
+    held = GoldVerification(pipeline="shop", table="daily", at="2026-01-02T00:00:00+00:00", partitions=("2026-01-01",))
+
+    def explained(**changes: object) -> tuple[str, dt.datetime | None]:
+        objects.put(key, held.replace(**changes).encode())
+        (one,) = explain_gold(shop, "shop", tables=["daily"]).values()
+        return one.verified, one.verified_at
+
+    assert explained() == ("1 partitions equal their SQL", None)
+    assert explained(partitions=(), reason="it was restored") == ("not compared: it was restored", None)
+    verified = {"2026-01-01": "2026-01-02T00:00:00+00:00"}
+    differing, at = explained(differing={"2026-01-01": 2}, verified_at=verified)
+    assert (differing, at) == ("2 rows differ in 2026-01-01", dt.datetime(2026, 1, 2, tzinfo=dt.UTC))

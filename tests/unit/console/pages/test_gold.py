@@ -12,6 +12,7 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.gold import GoldVerification
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import ContractError
 from deltaworks.gold.input_views import record_failed, record_refreshed
@@ -143,3 +144,29 @@ def test_a_table_that_the_stream_cannot_refresh_is_failing(harness: ConsoleHarne
     harness.write_heartbeat("games", gold_failures=(failure,))
 
     assert (row_of(harness, TABLE)["state"], row_of(harness, TABLE)["error"]) == ("failing", "[GOLD_SQL_INVALID] no")
+
+
+def test_a_table_says_when_it_was_compared_with_its_sql_and_what_differed(harness: ConsoleHarness) -> None:
+    held = GoldVerification(
+        pipeline="games",
+        table=TABLE,
+        at=ago(60),
+        reason="2026-01-03: more than 2,000 MB of input",
+        verified_at={"2026-01-01": ago(86_400), "2026-01-02": ago(60)},
+        differing={"2026-01-02": 3},
+    )
+    harness.objects.put(paths.gold_verification("games", TABLE), held.encode())
+
+    row = row_of(harness, TABLE)
+    page = harness.get("/gold/games").text
+
+    assert (row["differing"], row["not_compared"]) == ({"2026-01-02": 3}, held.reason)
+    assert "3 rows in 2026-01-02" in page
+    assert held.reason in page
+    assert "deltaworks gold verify games" in page
+
+
+def test_a_damaged_record_of_comparisons_hides_nothing_else(harness: ConsoleHarness) -> None:
+    harness.objects.put(paths.gold_verification("games", TABLE), b"{torn")
+
+    assert row_of(harness, TABLE)["verified_at"] is None
