@@ -42,15 +42,28 @@ def list_gold(pipeline: PipelineArgument) -> Listing:
 def explain(pipeline: PipelineArgument, table: str = typer.Argument("", help="Only this gold table.")) -> Listing:
     """Explain how gold tables are refreshed, what computed their newest builds, and why it takes no less work."""
     listing = Listing(
-        ("table", "refresh", "why not less", "last build", "at", "rows", "builds", "compared with its SQL", "outcome"),
+        (
+            "table",
+            "refresh",
+            "why not less",
+            "last build",
+            "at",
+            "rows",
+            "builds",
+            "compared with its SQL",
+            "outcome",
+            "late rows not in it",
+        ),
         layout="blocks",
     )
     for name, explained in explain_gold(catalog(), pipeline, tables=[table] if table else []).items():
         builds = ", ".join(f"{count} by {engine}" for engine, count in explained.engines.items())
         rows = "" if explained.last_rows is None else f"{explained.last_rows:,}"
         at = timestamp_cell(explained.last_at)
+        late = ", ".join(f"{count:,} of {date}" for date, count in sorted(explained.late_rows.items()))
+        last_build = (explained.last_engine, at, rows, builds)
         verified = (timestamp_cell(explained.verified_at), explained.verified)
-        listing.add(name, explained.refresh_class, explained.reason, explained.last_engine, at, rows, builds, *verified)
+        listing.add(name, explained.refresh_class, explained.reason, *last_build, *verified, late)
     return listing
 
 

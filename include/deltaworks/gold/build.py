@@ -387,7 +387,7 @@ class _BuildRun:
             failed = ", ".join(str(check) for check in result.failed_checks)
             self._record_failure(job.plan.table, ContractError("GOLD_CHECK_FAILED", f"It fails its checks: {failed}."))
         if self._dates is None and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
-            record_refreshed(self._home, name)
+            record_refreshed(self._home, name, late_rows=job.missing_late_rows)
         if self._listener is not None:
             self._listener.on_built(job, result)
 

@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 #: Keys that a build adds to the commit's `userMetadata`.
 BUILT_FROM = "built_from"
 FINGERPRINT = "fingerprint"
+LATE_ROWS = "late_rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +143,16 @@ def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFrom:
-    """The input versions of a build, and the fingerprint of its definition. `reason` is set if they are unknown."""
+    """The input versions of a build, and the fingerprint of its definition. `reason` is set if they are unknown.
+
+    `late_rows` are the rows of frozen dates that its answer lacks, by date. A negative number is the rows that a
+    requested build of the date has read, although they are newer than `versions`.
+    """
 
     versions: Mapping[str, int]
     fingerprint: str
     reason: str = ""
+    late_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_traceable(self) -> bool:
@@ -165,7 +171,8 @@ def read_built_from(lake: Lake, key: str, table: DeltaTable | None = None) -> Bu
         return _untraceable("it does not exist yet")
     for commit in commit_history(lake, key, newest=table.version()):
         if BUILT_FROM in commit.metadata:
-            return BuiltFrom(commit.metadata[BUILT_FROM], str(commit.metadata.get(FINGERPRINT)))
+            late_rows = commit.metadata.get(LATE_ROWS) or {}
+            return BuiltFrom(commit.metadata[BUILT_FROM], str(commit.metadata.get(FINGERPRINT)), late_rows=late_rows)
         if commit.changes_rows:
             return _untraceable(f"its version {commit.version} ({commit.operation}) is not a build")
     return _untraceable("its log no longer contains the versions it was built from")
@@ -179,7 +186,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     """Returns a digest of the definition: SQL, settings that affect rows, and the ids of the inputs."""
     definition = [
         sql,
-        table.model_dump(mode="json", exclude={"description", "checks", "refresh", "refresh_seconds"}),
+        table.model_dump(mode="json", exclude={"description", "checks", "refresh", "refresh_seconds", "frozen_after"}),
         dedupe.model_dump(mode="json", exclude={"within_hours" if table.grain is None else "within_days"})
         if dedupe
         else None,
@@ -188,10 +195,16 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None = None) -> None:
-    """Records the time at which a build found or brought the table up to date."""
-    at = now.isoformat() if now else iso_now()
-    home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())
+def record_refreshed(
+    home: PipelineHome, table: str, *, late_rows: Mapping[str, int] | None = None, now: dt.datetime | None = None
+) -> None:
+    """Records the time at which a build found or brought the table up to date.
+
+    Args:
+        late_rows: the rows of frozen dates that it lacks, by date.
+    """
+    record = {"at": now.isoformat() if now else iso_now()} | ({LATE_ROWS: dict(late_rows)} if late_rows else {})
+    home.objects.put(paths.gold_state(home.pipeline, table), json.dumps(record).encode())
 
 
 def record_failed(home: PipelineHome, table: str, error: DeltaworksError, *, now: dt.datetime | None = None) -> None:
@@ -203,7 +216,7 @@ def record_failed(home: PipelineHome, table: str, error: DeltaworksError, *, now
     stored = home.objects.get(key)
     try:
         record = json.loads(stored.data) if stored is not None else {}
-        before = {name: record[name] for name in ("at", "seen_at", "failing_since") if name in record}
+        before = {name: record[name] for name in ("at", "seen_at", "failing_since", LATE_ROWS) if name in record}
     except (ValueError, TypeError):
         before = {}
     at = now.isoformat() if now else iso_now()

@@ -4,6 +4,9 @@ Changed dates are widened for two reasons. A new or removed duplicate can change
 window, except one that arrived after all rows of a date. `affects.days` maps input dates to other output dates. All
 input rows of an affected date are read again. With `affects: same` only the changed partition values are rebuilt.
 
+Dates of a table with `frozen_after` that ended so long ago are rebuilt only if rows were removed from their inputs, by
+an erasure, a mutation or a restore, or on request. Rows that were only added to them arrived late and are counted.
+
 An input with `affects: onwards` affects all dates from its first changed date, because its values are valid from a date
 until the next value. Such an input is read completely. It is an interval table, which states which value was valid from
 when to when. Every build rewrites all of its files, so changes are found by comparing the rows of two versions.
@@ -14,8 +17,8 @@ In a table with a grain the same rules apply to hours. A changed date without kn
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
@@ -35,7 +38,7 @@ from deltaworks.gold.parts import (
 )
 from deltaworks.gold.row_differences import count_differing_rows
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, IntervalsSpec
-from deltaworks.tables.changes import Changes, changed_partitions
+from deltaworks.tables.changes import Changes, Partition, changed_partitions
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class GoldPlan:
     - `keys`: with `affects: same`, the values to rebuild; dates are None then.
     - `since`: all dates from this one are rebuilt.
     - `output_hours`: in a table with a grain, single hours of other dates.
+    - `late_rows`: of frozen dates, how many rows arrived late; they rebuild nothing.
     """
 
     table: GoldTableSpec
@@ -63,6 +67,7 @@ class GoldPlan:
     keys: frozenset[str] | None = None
     since: dt.date | None = None
     output_hours: frozenset[dt.datetime] = frozenset()
+    late_rows: tuple[tuple[dt.date, int], ...] = ()
 
     @property
     def output(self) -> Part:
@@ -127,6 +132,8 @@ def plan_rebuild(
     dedupe: DedupeSpec | None,
     date_columns: Mapping[str, str] | None = None,
     last_seq: Mapping[str, Mapping[dt.date, int | None]] | None = None,
+    *,
+    frozen_before: dt.date | None = None,
 ) -> GoldPlan:
     """Plans a rebuild of everything affected by the changes of the inputs.
 
@@ -135,6 +142,7 @@ def plan_rebuild(
         date_columns: the date column of each input. Only inputs dated by a bronze table's column are widened by
             `dedupe`.
         last_seq: the greatest `_seq` of each date, for inputs with events; None if it is unknown.
+        frozen_before: earlier dates are rebuilt only if rows were removed from their inputs.
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
@@ -143,8 +151,82 @@ def plan_rebuild(
     if table.affects == "all":
         return full_plan(table, "its inputs changed, and any change affects all rows")
     if table.grain is not None:
-        return _plan_hours(table, changes, dedupe, date_columns or {})
-    return _plan_dates(table, changes, dedupe, date_columns or {}, last_seq or {})
+        plan = _plan_hours(table, changes, dedupe, date_columns or {})
+    else:
+        plan = _plan_dates(table, changes, dedupe, date_columns or {}, last_seq or {})
+    if frozen_before is None or plan.full:
+        return plan
+    return _without_frozen_dates(plan, changes, dedupe, date_columns or {}, frozen_before)
+
+
+def _without_frozen_dates(
+    plan: GoldPlan,
+    changes: Mapping[str, Changes],
+    dedupe: DedupeSpec | None,
+    date_columns: Mapping[str, str],
+    frozen_before: dt.date,
+) -> GoldPlan:
+    """Returns the plan without the dates that are frozen and only have late rows, and with the number of these rows.
+
+    A late row may change another date too, by moving a duplicate: it counts there as one row, unless rows arrived late
+    on that date itself.
+    """
+    table = plan.table
+    dates = {*(plan.output_dates or ()), *(hour.date() for hour in plan.output_hours)}
+    late = {date: 0 for date in dates if date < frozen_before}
+    for name, change in changes.items():
+        affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
+        days = _affected_days(affects) if isinstance(affects, AffectsSpec) else ()
+        removed = _dates_of(change.removed, column)
+        for date in shift_dates(widen_dates(removed, _window_days(table, dedupe, column)), days):
+            late.pop(date, None)
+        for partition, rows in change.added_rows.items():
+            for date in shift_dates(_dates_of([partition], column), days):
+                if date in late:
+                    late[date] += rows
+    if not late:
+        return plan
+    output_dates = frozenset(date for date in plan.output_dates or () if date not in late)
+    reason = plan.reason
+    return replace(
+        plan,
+        output_dates=output_dates,
+        input_dates=_input_dates(table, output_dates) if table.grain is None else plan.input_dates,
+        output_hours=frozenset(hour for hour in plan.output_hours if hour.date() not in late),
+        late_rows=tuple(sorted((date, max(1, rows)) for date, rows in late.items())),
+        reason=f"{reason}, {len(late)} of the affected date(s) are frozen",
+    )
+
+
+def _affected_days(affects: AffectsSpec) -> Sequence[int]:
+    """Returns the offsets of the dates that a changed date, or any hour of it, affects."""
+    if not affects.hours:
+        return affects.days
+    return sorted({(hour + offset) // 24 for offset in affects.hours for hour in (0, 23)})
+
+
+def _window_days(table: GoldTableSpec, dedupe: DedupeSpec | None, column: str) -> int:
+    """Returns the dedupe window of an input in dates. Only events of bronze tables can be duplicates."""
+    if dedupe is None or column != DATE_COLUMN:
+        return 0
+    return dedupe.within_days if table.grain is None else -(-(dedupe.within_hours or 0) // 24)
+
+
+def _dates_of(partitions: Iterable[Partition], column: str) -> set[dt.date]:
+    values = (dict(partition).get(column) for partition in partitions)
+    return {dt.date.fromisoformat(value) for value in values if value is not None}
+
+
+def with_dates(plan: GoldPlan, dates: frozenset[dt.date], reason: str) -> GoldPlan:
+    """Returns a plan that rebuilds further dates."""
+    output = (plan.output_dates or frozenset()) | dates
+    return replace(
+        plan,
+        output_dates=output,
+        input_dates=_input_dates(plan.table, output) if plan.table.grain is None else plan.input_dates,
+        output_hours=frozenset(hour for hour in plan.output_hours if hour.date() not in dates),
+        reason=f"{plan.reason}; {reason}",
+    )
 
 
 def _plan_dates(

@@ -34,6 +34,7 @@ from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold, sel
 from deltaworks.gold.input_views import (
     BUILT_FROM,
     FINGERPRINT,
+    LATE_ROWS,
     BuiltFrom,
     InputViews,
     PinnedInput,
@@ -42,6 +43,7 @@ from deltaworks.gold.input_views import (
     record_refreshed,
 )
 from deltaworks.gold.model_tables import refresh_external_inputs
+from deltaworks.gold.parts import Part
 from deltaworks.gold.plan import full_plan
 from deltaworks.gold.row_differences import count_differing_rows
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job, published_rows
@@ -382,11 +384,16 @@ class _TableRefresh:
 
     def _differing_rows(self, shadow: str, job: TableJob) -> int | None:
         """Returns the number of different rows outside of what the next build of the table would replace anyway."""
-        pending = plan_job(self._catalog, self._spec, self._lake, self._table, job.inputs, key=self._key).plan
+        waiting = plan_job(self._catalog, self._spec, self._lake, self._table, job.inputs, key=self._key)
+        pending = waiting.plan
         if pending.full or (self._table.affects == "same" and pending.has_work):
             return None
         grain, column = self._table.grain, self._table.partition_by
-        changed = pending.output.condition(column, "" if grain is None else grain.column).replace("`", '"')
+        changed = pending.output.condition(column, "" if grain is None else grain.column)
+        late = frozenset(map(dt.date.fromisoformat, waiting.missing_late_rows))
+        if late:
+            changed = f"({changed}) OR ({Part(column, late).condition(column, '')})"
+        changed = changed.replace("`", '"')
         current, rebuilt = self._lake.open(self._key), self._lake.open(shadow)
         if current is None or rebuilt is None:
             return None
@@ -423,6 +430,7 @@ class _TableRefresh:
             step=step.app_id,
             step_version=step.version,
             **{BUILT_FROM: dict(built.versions), FINGERPRINT: built.fingerprint},
+            **({LATE_ROWS: dict(built.late_rows)} if built.late_rows else {}),
         )
         commit = FilesCommit(
             step=step,
@@ -515,5 +523,5 @@ def pending_gold(
         work = int(job.plan.has_work)
         results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, spark_work_count=work)
         if not work and dates is None and job.built_from:
-            record_refreshed(home, table.name)
+            record_refreshed(home, table.name, late_rows=job.missing_late_rows)
     return list(results.values())

@@ -11,7 +11,7 @@ import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from deltaworks.control.clock import utc_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, DeltaworksError
@@ -26,6 +27,7 @@ from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_
 from deltaworks.gold.input_views import (
     BUILT_FROM,
     FINGERPRINT,
+    LATE_ROWS,
     BuiltFrom,
     InputViews,
     PinnedInput,
@@ -34,7 +36,7 @@ from deltaworks.gold.input_views import (
     read_built_from,
 )
 from deltaworks.gold.partial_sums import Answer, as_declared
-from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild
+from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild, with_dates
 from deltaworks.gold.small_write import (
     create_small_table,
     file_effect_of,
@@ -94,8 +96,8 @@ class TableJob:
     """A planned build of one gold table, with its inputs.
 
     The target table is `key`. If only requested dates are rebuilt, `previous_build` is set, and the commit keeps the
-    recorded input versions. The transaction `step` commits once, and fails if another build has committed since
-    planning.
+    recorded input versions. `late_rows` are those of `BuiltFrom` after the build. The transaction `step` commits once,
+    and fails if another build has committed since planning.
     """
 
     step: Step
@@ -106,6 +108,12 @@ class TableJob:
     fingerprint: str
     inputs: Mapping[str, PinnedInput]
     previous_build: BuiltFrom | None = None
+    late_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def missing_late_rows(self) -> dict[str, int]:
+        """The rows of frozen dates that the table lacks after the build, by date."""
+        return {date: rows for date, rows in self.late_rows.items() if rows > 0}
 
     @property
     def built_from(self) -> dict[str, int]:
@@ -125,6 +133,7 @@ def plan_job(
     dates: frozenset[dt.date] | None = None,
     read_changes: Callable[..., Changes] = changed_hours,
     opened: DeltaTable | None = None,
+    now: dt.datetime | None = None,
 ) -> TableJob:
     """Plans the build of the table at `key`, from the versions it was last built from.
 
@@ -132,6 +141,7 @@ def plan_job(
         full: rebuild all rows.
         dates: rebuild exactly these dates.
         read_changes: a function like `changed_hours`; its results may be cached for several plans.
+        now: the time from which `frozen_after` counts; by default the current one.
         opened: the table at `key`, if the plan is to refer to a version that was opened before the inputs were pinned.
 
     Raises:
@@ -144,7 +154,7 @@ def plan_job(
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
     digest = fingerprint(table, sql, spec.gold.dedupe, table_inputs)
-    previous_build = None
+    previous_build, late_rows = None, {}
     unbuilt = sorted(name for name, pinned in table_inputs.items() if pinned.version is None and not pinned.columns)
     if unbuilt or all(pinned.version is None for pinned in table_inputs.values()):
         reason = f"input {', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
@@ -162,8 +172,17 @@ def plan_job(
         elif dates is not None:
             plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
             previous_build = built if built.is_traceable else None
+            pending = GoldPlan(table, frozenset(), frozenset(), "")
+            if table.frozen_after is not None:
+                pending = _plan(
+                    lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
+                )
+            late_rows = _late_rows(built, plan, pending)
         else:
-            plan = _plan(lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes)
+            plan = _plan(
+                lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
+            )
+            late_rows = _late_rows(built, plan, plan)
     return TableJob(
         step=step,
         plan=plan,
@@ -173,7 +192,29 @@ def plan_job(
         fingerprint=digest,
         inputs=table_inputs,
         previous_build=previous_build,
+        late_rows=late_rows,
     )
+
+
+def _late_rows(built: BuiltFrom, plan: GoldPlan, pending: GoldPlan) -> dict[str, int]:
+    """Returns the late rows that the table lacks after a plan, see `BuiltFrom`.
+
+    Args:
+        pending: the plan of all changes since the last build: `plan` itself, unless that is of requested dates.
+    """
+    if plan.full:
+        return {}
+    rows = {
+        date: count for date, count in built.late_rows.items() if not plan.output.contains(dt.date.fromisoformat(date))
+    }
+    for day, count in pending.late_rows:
+        date = str(day)
+        if not plan.output.contains(day):
+            if plan is pending:
+                rows[date] = rows.get(date, 0) + count
+        else:
+            rows[date] = -count
+    return {date: count for date, count in rows.items() if count}
 
 
 def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSpec) -> Step:
@@ -209,6 +250,7 @@ def _plan(
     built: BuiltFrom,
     digest: str,
     read_changes: Callable[..., Changes],
+    now: dt.datetime | None,
 ) -> GoldPlan:
     if not built.is_traceable:
         return full_plan(table, built.reason)
@@ -231,7 +273,11 @@ def _plan(
             changes[name] = read_changes(
                 lake, pinned.key, time_column=times, after_version=before, up_to_version=pinned.version
             )
-    plan = plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived)
+    frozen_before = table.frozen_before(now or utc_now())
+    plan = plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived, frozen_before=frozen_before)
+    late = {dt.date.fromisoformat(date) for date, rows in built.late_rows.items() if rows > 0}
+    if thawed := frozenset(date for date in late if frozen_before is None or date >= frozen_before):
+        plan = plan if plan.full else with_dates(plan, thawed, f"{len(thawed)} date(s) are no longer frozen")
     if plan.has_work and table.refresh == "full":
         return full_plan(table, f"{plan.reason}, and it declares refresh: full")
     return plan
@@ -413,6 +459,8 @@ def _commit_metadata(spec: PipelineSpec, job: TableJob, engine: Engine) -> _Orig
         _BUILD_ID: build,
         ENGINE: engine,
     }
+    if job.late_rows:
+        origin[LATE_ROWS] = dict(job.late_rows)
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     return _Origin(user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin), build)
 

@@ -189,7 +189,9 @@ class _TableVerifier:
         if published is None:
             raise NotComparableError("it does not exist yet")
         inputs = pin_inputs(self._lake, self._spec, self._table.reads)
-        job = plan_job(self._catalog, self._spec, self._lake, self._table, inputs, key=key, opened=published)
+        job = plan_job(
+            self._catalog, self._spec, self._lake, self._table, inputs, key=key, opened=published, now=self._now
+        )
         built = read_built_from(self._lake, key, published)
         if built.is_traceable and (missing := sorted(built.versions.keys() - job.built_from.keys())):
             raise NotComparableError(f"its input {', '.join(missing)} does not exist")
@@ -202,7 +204,9 @@ class _TableVerifier:
         if self._table.affects == "same":
             waiting = {value for value in known if job.plan.has_work and output.contains(value)}
         else:
+            # Frozen dates lack their late rows.
             waiting = {date for date in known if date >= today or output.contains(dt.date.fromisoformat(date))}
+            waiting |= job.missing_late_rows.keys()
         closed = tuple(label for label in known if label not in waiting)
         return _ComparableState(published=published, job=job, known=tuple(known), closed=closed)
 

@@ -42,6 +42,7 @@ from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.records.collector import CollectorHeartbeat
 from deltaworks.control.records.store import RecordStore
+from deltaworks.control.summaries.gold import late_rows_of
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
@@ -223,6 +224,9 @@ def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sam
             waits = gold_waiting_since(objects, catalog.pipelines[pipeline], table, record, recent=recent)
             waited = 0.0 if waits is None else max(0.0, (now - waits).total_seconds())
             yield Sample("deltaworks_gold_waiting_seconds", (pipeline, table.name), waited)
+        if table.frozen_after is not None:
+            late_rows = sum(late_rows_of(_record_of(item)).values())
+            yield Sample("deltaworks_gold_late_rows", (pipeline, table.name), late_rows)
         recorded_at = _recorded_time(item.data) if item is not None else None
         if recorded_at is not None:
             age = max(0.0, (now - recorded_at).total_seconds())
@@ -365,6 +369,12 @@ _FAMILIES: Final = (
         ("pipeline", "table"),
         "Time since a gold table was last up to date.",
         "s",
+    ),
+    MetricFamily(
+        "deltaworks_gold_late_rows",
+        "gauge",
+        ("pipeline", "table"),
+        "Rows that arrived after their date of a gold table was frozen (`frozen_after`), and are not in it.",
     ),
     MetricFamily(
         "deltaworks_gold_waiting_seconds",

@@ -11,7 +11,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -20,7 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import instant_or_none, parse_iso
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
-from deltaworks.control.summaries.gold import read_gold_verification
+from deltaworks.control.summaries.gold import late_rows_of, read_gold_verification
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.operations.base import Look, OperationContext, Report
@@ -41,7 +41,8 @@ class GoldState:
 
     The last build that found the table up to date was at `fresh_at`. Rows that landed after it wait since
     `waiting_since`, and too long from `stale_at` on; without such rows the table is not stale, however old it is.
-    Builds fail since `failing_since` with `error`, whose next step is `next_step`.
+    Builds fail since `failing_since` with `error`, whose next step is `next_step`. `late_rows` are the rows of frozen
+    dates that arrived late and are not in the table, by date.
     """
 
     state: str
@@ -52,6 +53,7 @@ class GoldState:
     failing_since: dt.datetime | None = None
     error: str = ""
     next_step: str = ""
+    late_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 def gold_states(
@@ -103,6 +105,7 @@ def _gold_state(
         waiting_since=waits,
         stale_at=stale_at,
         max_age_minutes=max_age_minutes,
+        late_rows=late_rows_of(record),
     )
     # The stream retries a table that it cannot refresh; a scheduled build records its failure in the lake.
     failure = stream_failure or record
@@ -123,7 +126,8 @@ class GoldExplanation:
     """How a gold table is refreshed, and why not with less work; `reason` is empty if new rows alone are read.
 
     `engines` counts what computed its newest builds; `last_engine` and `last_rows` describe the newest, at `last_at`.
-    Partitions were last compared with the SQL at `verified_at`, with the outcome `verified`.
+    Partitions were last compared with the SQL at `verified_at`, with the outcome `verified`. `late_rows`: of frozen
+    dates, not in the table.
     """
 
     refresh_class: str
@@ -134,6 +138,7 @@ class GoldExplanation:
     last_rows: int | None = None
     verified_at: dt.datetime | None = None
     verified: str = ""
+    late_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 #: Number of builds that an explanation counts.
@@ -163,6 +168,7 @@ def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = (
             reason=refresh.reason,
             verified_at=None if record is None else record.newest_at,
             verified="" if record is None else record.describe(),
+            late_rows=late_rows_of(_build_record(lake.objects, pipeline, table.name)),
         )
     return explained
 

@@ -6,10 +6,20 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ConfigError
@@ -17,6 +27,8 @@ from deltaworks.errors import ConfigError
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
 #: Prefix of the variables by which Airflow passes a connection's keys to jobs.
 CONNECTION_VARIABLE_PREFIX = "DELTAWORKS_CONNECTION_"
+_DURATION_PATTERN = r"^([1-9]\d*)(s|m|h|d)$"
+_DURATION_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
 #: A JSONPath index of a list.
 _LIST_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
@@ -53,6 +65,23 @@ def parse_bytes(value: Any) -> Any:
     if match is None:
         raise ValueError("write a number of bytes, or one with a unit such as 64MiB (B, KiB, MiB, GiB)")
     return int(match.group(1)) * _BYTE_UNITS[match.group(2)]
+
+
+def parse_duration(value: Any) -> Any:
+    """Parses `30s`, `15m`, `6h` or `30d` to a timedelta. Returns a timedelta unchanged."""
+    if isinstance(value, timedelta):
+        return value
+    match = re.match(_DURATION_PATTERN, value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a duration with its unit, such as 30s, 15m, 6h or 30d")
+    return timedelta(seconds=int(match[1]) * _DURATION_UNITS[match[2]])
+
+
+def describe_duration(value: timedelta) -> str:
+    """Returns a duration in the largest unit that divides it, as it is declared."""
+    seconds = int(value.total_seconds())
+    unit = next(unit for unit in reversed(_DURATION_UNITS) if seconds % _DURATION_UNITS[unit] == 0)
+    return f"{seconds // _DURATION_UNITS[unit]}{unit}"
 
 
 @lru_cache(maxsize=4_096)
@@ -202,6 +231,12 @@ FieldPaths = Annotated[
     BeforeValidator(as_tuple),
     AfterValidator(_check_field_paths),
     PlainSerializer(lambda paths: paths[0] if len(paths) == 1 else list(paths)),
+]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(describe_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["30s", "15m", "6h", "30d"]}),
 ]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple
+from deltaworks.specs.base import NAME_PATTERN, Duration, Name, Spec, as_tuple
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, Edit, Effect
 from deltaworks.specs.types import TypeText
@@ -127,6 +128,10 @@ class GoldTableSpec(Spec):
             "not allow it is refused. strict: so is a build that needs more than new rows. full: all rows, always"
         ),
     )
+    frozen_after: Duration | None = Field(
+        default=None,
+        description="events of dates that ended so long ago are counted and rebuild nothing, such as 30d",
+    )
     refresh_seconds: float | None = Field(
         default=None, ge=5, description="the stream rebuilds it after a batch, at most once in so many seconds"
     )
@@ -138,6 +143,10 @@ class GoldTableSpec(Spec):
         if isinstance(declared, Mapping) and declared.get("grain") is not None and declared.get("affects") is None:
             return {**declared, "affects": {"hours": (0,)}}
         return declared
+
+    def frozen_before(self, now: dt.datetime) -> dt.date | None:
+        """Returns the date before which late events rebuild nothing; None if they always do."""
+        return None if self.frozen_after is None else (now - self.frozen_after).date()
 
     @property
     def is_partitioned_by_date(self) -> bool:

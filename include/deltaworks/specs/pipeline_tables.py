@@ -6,6 +6,7 @@ Includes live tables, the grain of gold tables, with which single hours are rebu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 
 from deltaworks.specs.base import KeyPath, Problem, suggest_name
 from deltaworks.specs.gold import (
@@ -23,6 +24,8 @@ from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline_sections import PipelineSections
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 from deltaworks.specs.types import VARIANT
+
+_DAY = timedelta(days=1)
 
 
 def table_problems(pipeline: PipelineSections) -> Iterator[Problem]:
@@ -104,7 +107,11 @@ def _gold_problems(pipeline: PipelineSections) -> Iterator[Problem]:
                     f"{gold.name!r} declares `affects: same`, but {read!r} is not partitioned by "
                     f"{gold.partition_by!r} of type string",
                 )
-        gold_problems = (*_affects_problems(pipeline, gold), *_grain_problems(pipeline, gold))
+        gold_problems = (
+            *_affects_problems(pipeline, gold),
+            *_grain_problems(pipeline, gold),
+            *_freeze_problems(gold),
+        )
         yield from ((("gold", "tables", index, *key_path), text) for key_path, text in gold_problems)
     cycle = find_cycle(pipeline.gold.tables)
     if cycle:
@@ -391,6 +398,19 @@ def _keep_problem(name: str, types: Mapping[str, str]) -> str | None:
     if name not in types:
         return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
     return f"{name!r} is always included; remove it" if name in LATEST_COLUMNS else None
+
+
+def _freeze_problems(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    """Yields problems with `frozen_after`. Key paths start at the table."""
+    if gold.frozen_after is None:
+        return
+    if gold.frozen_after < _DAY:
+        yield ("frozen_after",), "dates are frozen, so the shortest duration is 1d"
+    if any(not isinstance(gold.affects_for_input(name), AffectsSpec) for name in gold.reads):
+        text = "only dates can be frozen, but `affects` says all, same or onwards; remove one of the two"
+        yield ("frozen_after",), text
+    if gold.refresh == "full":
+        yield ("frozen_after",), "`refresh: full` computes all dates whenever an input changes; remove one of the two"
 
 
 def _grain_problems(pipeline: PipelineSections, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:

@@ -68,18 +68,21 @@ Hours = frozenset[dt.datetime] | None
 
 
 def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int | None, up_to_version: int) -> Changes:
-    """Returns `changed_partitions` with the hours that contain each partition's changed rows, and their minimum `_seq`.
+    """Returns `changed_partitions` with the hours that contain each partition's changed rows, their minimum `_seq`, and
+    the number of added rows.
 
     Args:
         time_column: column with the time of a row; empty if hours are not needed.
     """
     hours: dict[Partition, Hours] = {}
     min_seq: dict[Partition, int | None] = {}
+    added_rows: dict[Partition, int] = {}
 
     def record_commit(actions: Sequence[Action]) -> None:
         if time_column:
             record_hours(hours, actions, time_column)
         record_min_seq(min_seq, actions)
+        record_added_rows(added_rows, actions)
 
     changes = changed_partitions(
         lake, key, after_version=after_version, up_to_version=up_to_version, on_commit=record_commit
@@ -88,7 +91,18 @@ def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int 
         changes,
         hours={partition: changed for partition, changed in hours.items() if changed is not None},
         first_seq={partition: seq for partition, seq in min_seq.items() if seq is not None},
+        added_rows=added_rows,
     )
+
+
+def record_added_rows(added_rows: dict[Partition, int], actions: Iterable[Action]) -> None:
+    """Adds the number of rows that one commit added to each partition, according to file statistics."""
+    for action in actions:
+        added = action.get("add")
+        if added is not None and added.get("dataChange", True):
+            partition = tuple(sorted((added.get("partitionValues") or {}).items()))
+            rows = stats_of(added).get("numRecords")
+            added_rows[partition] = added_rows.get(partition, 0) + (rows if isinstance(rows, int) else 0)
 
 
 def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:

@@ -35,6 +35,8 @@ class Changes:
     Attributes:
         hours: hours that contain all changed rows, by partition, if known.
         first_seq: minimum `_seq` of added rows, by partition; only if no rows were removed.
+        removed: partitions from which a commit removed rows, perhaps to add others.
+        added_rows: number of added rows, by partition; 0 for files without a count.
     """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
@@ -42,6 +44,8 @@ class Changes:
     reason: str = ""
     hours: Mapping[Partition, frozenset[dt.datetime]] = field(default_factory=dict)
     first_seq: Mapping[Partition, int] = field(default_factory=dict)
+    removed: frozenset[Partition] = frozenset()
+    added_rows: Mapping[Partition, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.is_unbounded or bool(self.partitions)
@@ -80,16 +84,21 @@ def changed_partitions(
     if after_version > up_to_version:
         return Changes(is_unbounded=True, reason=f"version {up_to_version} is older than {after_version}")
     partitions: set[Partition] = set()
+    removed: set[Partition] = set()
     for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
             return Changes(is_unbounded=True, reason=f"the commit of version {version} is no longer in the log")
-        for action in data_change_actions(actions):
-            values = action.get("partitionValues")
-            if values is None:
-                return Changes(is_unbounded=True, reason=f"version {version} removes a file without its partition")
-            partitions.add(tuple(sorted(values.items())))
+        for action in actions:
+            for change in data_change_actions([action]):
+                values = change.get("partitionValues")
+                if values is None:
+                    return Changes(is_unbounded=True, reason=f"version {version} removes a file without its partition")
+                partition = tuple(sorted(values.items()))
+                partitions.add(partition)
+                if "remove" in action:
+                    removed.add(partition)
         on_commit(actions)
-    return Changes(partitions=frozenset(partitions))
+    return Changes(partitions=frozenset(partitions), removed=frozenset(removed))
 
 
 def sql_literal(value: str | None, column_type: str) -> str:

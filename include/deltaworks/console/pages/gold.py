@@ -26,6 +26,7 @@ class GoldRow:
     """A gold table with its state, see `GoldState`. Only open alerts are listed.
 
     Partitions were last compared with the SQL at `verified_at`; rows of `differing` partitions differed then.
+    `late_rows` of frozen dates, by date, are not in it.
     """
 
     pipeline: str
@@ -45,6 +46,7 @@ class GoldRow:
     verified_at: datetime | None = None
     differing: Mapping[str, int] = field(default_factory=dict)
     not_compared: str = ""
+    late_rows: Mapping[str, int] = field(default_factory=dict)
     failing_since: datetime | None = None
     error: str = ""
     next_step: str = ""
@@ -164,6 +166,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 failing_since=state_now.failing_since,
                 error=state_now.error,
                 next_step=state_now.next_step,
+                late_rows=state_now.late_rows,
                 verified_at=None if verified is None else verified.newest_at,
                 differing={} if verified is None else verified.differing,
                 not_compared="" if verified is None else verified.reason,

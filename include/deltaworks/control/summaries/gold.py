@@ -1,10 +1,10 @@
-"""The record of a gold table's comparisons with its SQL: what was compared when, and what differed."""
+"""The record of a gold table's comparisons with its SQL, and the late rows that its frozen dates lack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from deltaworks.control.clock import instant_or_none
 from deltaworks.control.objects import ObjectStore
@@ -61,3 +61,11 @@ class GoldVerification(Summary):
 def read_gold_verification(objects: ObjectStore, pipeline: str, table: str) -> GoldVerification | None:
     """Reads the record of a gold table; None if it is missing or unreadable."""
     return read_summary(GoldVerification, objects, gold_verification(pipeline, table))[0]
+
+
+def late_rows_of(record: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the late rows of frozen dates that a table's record names, by date; empty if it is damaged."""
+    rows = record.get("late_rows")
+    if not isinstance(rows, Mapping):
+        return {}
+    return {str(date): count for date, count in rows.items() if isinstance(count, int)}
