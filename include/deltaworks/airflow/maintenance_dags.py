@@ -204,7 +204,7 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         timeout=timedelta(hours=12),
         schedule=names.cron_timetable(spec.maintenance.schedule),
     ) as dag:
-        form = _maintenance_form(spec)
+        form = _maintenance_form(spec, environment)
         tasks = _maintenance_tasks(spec, environment, form)
         chain(*tasks)
     steps = [task.task_id for task in tasks if task.task_id in OPERATIONS]
@@ -226,10 +226,16 @@ def engine_template(declared: MaintenanceEngine) -> str:
     return f"{{{{ params.{ENGINE} or ('{of_steps}' if params.{STEPS} else '{declared}') }}}}"
 
 
-def _maintenance_form(spec: PipelineSpec) -> DagForm:
+def _has_catalogs(spec: PipelineSpec, environment: EnvironmentSpec) -> bool:
+    return any(one.includes(spec.pipeline) for one in environment.catalogs)
+
+
+def _maintenance_form(spec: PipelineSpec, environment: EnvironmentSpec) -> DagForm:
     """Returns the form of a pipeline's maintenance: its operations, restricted to those that the pipeline supports."""
     form = form_by_kind("maintenance")
-    return replace(form, operations=tuple(one for one in form.operations if unavailable_reason(one, spec) is None))
+    absent = () if _has_catalogs(spec, environment) else ("sync_catalogs",)
+    available = (one for one in form.operations if unavailable_reason(one, spec) is None and one.name not in absent)
+    return replace(form, operations=tuple(available))
 
 
 def _maintenance_params(
@@ -287,6 +293,8 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: D
         steps.append(rebuild_gold_task(spec, environment, form=form, **_STEP_SETTINGS | engine))
         steps.append(task("verify_gold", look_if=_VERIFY_WEEKLY))
     steps += [task("remove_orphans"), task("compact_control_tables"), task("learn_input_rate")]
+    if _has_catalogs(spec, environment):
+        steps.append(task("sync_catalogs"))
     steps.append(
         task("snapshot_health", values={"list_folders": f"{{{{ params.list_folders or not params.{STEPS} }}}}"})
     )

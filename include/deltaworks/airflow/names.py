@@ -13,6 +13,7 @@ from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
 from deltaworks.specs.catalog import project_root
+from deltaworks.specs.dag_ids import asset_name
 from deltaworks.specs.schedules import schedules_enabled
 from deltaworks.specs.storage import StorageSpec
 
@@ -65,7 +66,7 @@ def spark_job(name: str) -> Path:
 
 def gold_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
     """Returns the Airflow asset of a gold table."""
-    return Asset(name=f"gold.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="gold")
+    return Asset(name=asset_name("gold", pipeline, table), uri=lake.uri(paths.table(pipeline, table)), group="gold")
 
 
 def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
@@ -73,7 +74,7 @@ def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
 
     No task updates it, because a continuous stream would announce updates all the time.
     """
-    return Asset(name=f"bronze.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="bronze")
+    return Asset(name=asset_name("bronze", pipeline, table), uri=lake.uri(paths.table(pipeline, table)), group="bronze")
 
 
 def server_path(path: str) -> str:

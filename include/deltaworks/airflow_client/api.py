@@ -193,6 +193,19 @@ class AirflowApi(AirflowRequests):
         """Returns the params of a DAG by name, each with `value`, `description` and `schema`."""
         return dict(self._get(f"{_dag_path(dag_id)}/details").get("params") or {})
 
+    def assets(self, pattern: str) -> dict[str, int]:
+        """Returns the ids of assets by name, of those whose name contains `pattern`."""
+        found: dict[str, int] = {}
+        while True:
+            page = self._get("/assets", name_pattern=pattern, limit=_PAGE_SIZE, offset=len(found))
+            found |= {asset["name"]: int(asset["id"]) for asset in page["assets"]}
+            if not page["assets"] or len(found) >= page["total_entries"]:
+                return found
+
+    def create_asset_event(self, asset_id: int, extra: Mapping[str, Any]) -> None:
+        """Creates an event of an asset, after which DAGs that are scheduled on it run."""
+        self._request("POST", "/assets/events", json={"asset_id": asset_id, "extra": dict(extra)})
+
     def import_errors(self) -> tuple[DagImportError, ...]:
         """Returns the DAG files that cannot be imported."""
         answer = self._get("/importErrors", limit=_PAGE_SIZE)

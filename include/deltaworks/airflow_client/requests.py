@@ -32,6 +32,7 @@ _PERMISSIONS = {
     ("PATCH", ""): "edit the DAG (FAB: `can edit on DAGs`)",
     ("POST", "dagRuns"): "trigger the DAG (FAB: `can create on DAG Runs` and `can edit on DAGs`)",
     ("POST", "clearTaskInstances"): "clear its tasks (FAB: `can edit on Task Instances` and `can edit on DAGs`)",
+    ("POST", "events"): "create events of assets (FAB: `can create on Assets`)",
     ("PATCH", "dagRuns"): "edit its runs (FAB: `can edit on DAG Runs` and `can edit on DAGs`)",
 }
 

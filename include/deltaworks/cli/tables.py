@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from deltaworks.cli import table_health
 from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog, stream_names
-from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_line
+from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_json, print_line, print_parts
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
@@ -21,6 +22,9 @@ from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import Depth
+
+if TYPE_CHECKING:
+    from deltaworks.tables.entries import TableEntry
 
 
 class _DefaultToList(TyperGroup):
@@ -93,6 +97,51 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
         state = "until" if claim.is_active_at(now) else "expired"
         parts.append(f"{claim.table}: {claim.reader} pins version {claim.version} {state} {claim.until[:16]}")
     return parts
+
+
+@app.command()
+def describe(
+    table: str = _TABLE,
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document instead of a table."),
+) -> None:
+    """Describe a table: columns with types, descriptions and personal data, partitions, owner, location, properties."""
+    from deltaworks.specs.descriptions import control_description, table_descriptions
+    from deltaworks.tables.entries import read_entry
+
+    project = catalog()
+    owner, _, name = table.partition(".")
+    declared = next((one for one in declared_tables(project, pipeline=owner) if owner and one.name == name), None)
+    if declared is None:
+        raise table_health.unknown_table_error(project, table)
+    is_control = declared.kind == "control"
+    description = control_description(name) if is_control else table_descriptions(project.pipeline(owner))[name]
+    entry = read_entry(Lake(project.environment.lake), declared.key, description, pipeline=owner, name=name)
+    if entry is None:
+        print_line(f"{table}: {description.text}. Not created yet.")
+    elif as_json:
+        print_json({**dataclasses.asdict(entry), "partition_by": entry.partition_by})
+    else:
+        print_parts(_described_parts(entry))
+
+
+def _described_parts(entry: TableEntry) -> list[str | Listing]:
+    facts = {
+        "table": f"{entry.pipeline}.{entry.name}",
+        "kind": entry.kind,
+        "owner": entry.owner or "-",
+        "tags": ", ".join(entry.tags) or "-",
+        "location": entry.location,
+        "version": f"{entry.version:,}",
+        "created": "-" if entry.created_at is None else f"{entry.created_at:%Y-%m-%d %H:%M}",
+        "partitions": ", ".join(entry.partition_by) or "none",
+        "properties": ", ".join(f"{name}={value}" for name, value in sorted(entry.properties.items())),
+    }
+    summary = Listing(tuple(facts), layout="blocks")
+    summary.add(*facts.values())
+    columns = Listing(("column", "type", "personal", "description"), details=("description",))
+    for column in entry.columns:
+        columns.add(column.name, column.type, "yes" if column.personal else "", column.description)
+    return [*([f"{entry.description}."] if entry.description else []), summary, columns]
 
 
 @app.command()

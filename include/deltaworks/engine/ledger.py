@@ -22,9 +22,11 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.generations import Rollback
 from deltaworks.control.records.prepared import PreparedBatch
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake, select_rows
 from deltaworks.tables.log import TableState
 from deltaworks.tables.steps import (
@@ -125,7 +127,8 @@ class Ledger:
         schemas = {CHECKPOINT_STORE: CHECKPOINT_STORE_SCHEMA, BATCH_METADATA_STORE: BATCH_METADATA_SCHEMA}
         created = user_metadata(pipeline=pipeline, batch="none", operation="create_table")
         self._tables: dict[str, DeltaTable] = {
-            name: lake.ensure(key, schemas[name], user_metadata=created) for name, key in self._keys.items()
+            name: ensure_described(lake, key, schemas[name], control_description(name), user_metadata=created)
+            for name, key in self._keys.items()
         }
 
     def _step(self, name: str, batch_id: int) -> Step:

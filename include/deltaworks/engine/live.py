@@ -25,11 +25,13 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.live import LIVE_PARTITION, LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.files_commit import is_step_committed
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, state_at, total_rows
@@ -171,9 +173,11 @@ _POLL_SECONDS = 1.0
 def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
     """Creates the live table if it does not exist; returns its key."""
     key = paths.table(spec.pipeline, live.name)
-    lake.ensure(
+    ensure_described(
+        lake,
         key,
         arrow_schema(live.count_columns(spec.table(live.reads).column_types())),
+        table_descriptions(spec)[live.name],
         user_metadata=user_metadata(pipeline=spec.pipeline, batch="create", operation="create_table"),
         partition_by=LIVE_PARTITION,
         properties=spec.maintenance.table_properties(),

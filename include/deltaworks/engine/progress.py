@@ -27,9 +27,11 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.summaries.quarantine import QuarantineCounter
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, sample_by_rank
 from deltaworks.engine.driver_host import DriverMetrics
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 
@@ -347,7 +349,7 @@ class ProgressLog:
             step=step.app_id,
             step_version=step.version,
         )
-        table = lake.ensure(key, PROGRESS_SCHEMA, user_metadata=metadata)
+        table = ensure_described(lake, key, PROGRESS_SCHEMA, control_description("progress"), user_metadata=metadata)
         lake.append(table, key, pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA), step=step, user_metadata=metadata)
 
 

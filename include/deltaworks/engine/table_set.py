@@ -23,10 +23,13 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError, Trans
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA
 from deltaworks.events.evolution import EvolvedColumn, EvolvedColumns, evolved_columns
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner_epoch, raise_owner_epoch, refresh
+from deltaworks.tables.descriptions import describe_table, ensure_described
 from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
@@ -70,6 +73,7 @@ class TableSet:
         } | {QUARANTINE_TABLE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
         if spec.archive is not None:
             self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
+        self._descriptions = table_descriptions(spec)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table |= dict.fromkeys(spec.engine_tables, "fan_out")
         #: Announced table by notification table. The announced table is committed first.
@@ -102,9 +106,12 @@ class TableSet:
         self._check_not_dropped(name)
         self._create_clustered(name, created)
         # One Lake per thread, because handles are not shared.
-        handle = Lake(self._lake.storage).ensure(
+        lake = Lake(self._lake.storage)
+        handle = ensure_described(
+            lake,
             key,
             schema,
+            self._descriptions[name],
             user_metadata=created,
             partition_by=partition_by,
             properties=self._spec.maintenance.table_properties(),
@@ -114,6 +121,7 @@ class TableSet:
         missing = missing_columns(handle, schema, name)
         if missing:
             self._add_columns(name, handle, missing, created)
+            describe_table(lake, key, handle, self._descriptions[name], user_metadata=created)
         self.handles[name] = handle
         self.problems.pop(name, None)
 
@@ -131,7 +139,10 @@ class TableSet:
                 f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by: only Spark can create it.",
                 hint="Start the stream, which creates it.",
             )
-        columns = ", ".join(f"`{column}` {kind}" for column, kind in declared.column_types().items())
+        texts = self._descriptions[name].columns
+        columns = ", ".join(
+            f"`{column}` {kind}{_comment(texts.get(column))}" for column, kind in declared.column_types().items()
+        )
         properties = {**TABLE_PROPERTIES, **self._spec.maintenance.table_properties()}
         property_list = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         # A separate session, because the commit's metadata is a session setting and other commits run concurrently.
@@ -140,7 +151,8 @@ class TableSet:
         # DataFrameWriter ignores clustering for a table addressed by path.
         session.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
-            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({property_list})"
+            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)})"
+            f"{_comment(self._descriptions[name].text)} TBLPROPERTIES ({property_list})"
         )
 
     def _check_not_dropped(self, name: str) -> None:
@@ -293,6 +305,11 @@ class TableSet:
         except Exception:
             return False
         return True
+
+
+def _comment(text: str | None) -> str:
+    """Returns a COMMENT clause of Spark SQL; empty without a text."""
+    return f" COMMENT {sql_literal(text, 'string')}" if text else ""
 
 
 def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[Field]:

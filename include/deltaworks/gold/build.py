@@ -37,7 +37,7 @@ from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.partial_sums import Answer
-from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_merged, plan_job
+from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_merged, describe_gold, plan_job
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
@@ -383,6 +383,7 @@ class _BuildRun:
             self._fail(job.plan.table, error)
             return
         self._results[name] = result
+        describe_gold(self._lake, self._spec, job)
         if result.failed_checks:
             failed = ", ".join(str(check) for check in result.failed_checks)
             self._record_failure(job.plan.table, ContractError("GOLD_CHECK_FAILED", f"It fails its checks: {failed}."))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from deltaworks.gold.references import (
     replace_if_changed,
 )
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import TableDescription, table_descriptions
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS, ModelSpec, instant_sql
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
@@ -63,7 +64,8 @@ def refresh_external_inputs(
     models = [model for model in catalog.pipeline(pipeline).models if names is None or model.name in names]
     if models:
         lake, runs = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline).models
-        results += [_refresh(lake, pipeline, model, runs) for model in models]
+        descriptions = table_descriptions(catalog.pipeline(pipeline))
+        results += [_refresh(lake, pipeline, model, runs, descriptions) for model in models]
     return results
 
 
@@ -81,13 +83,16 @@ def changed_external_inputs(catalog: Catalog, pipeline: str) -> list[str]:
     return changed
 
 
-def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> ReferenceResult:
+def _refresh(
+    lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns, descriptions: Mapping[str, TableDescription]
+) -> ReferenceResult:
     return replace_if_changed(
         lake,
         pipeline,
         model.name,
         _digest(model, runs),
         lambda: published_models(runs.all(model.name)),
+        description=descriptions[model.name],
         operation=OPERATION,
     )
 

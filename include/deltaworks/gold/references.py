@@ -24,9 +24,11 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import TableDescription, table_descriptions
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES, ReferenceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import commit_step
+from deltaworks.tables.descriptions import describe_table, described_schema, ensure_described
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history
@@ -95,11 +97,25 @@ def is_changed(lake: Lake, pipeline: str, name: str, digest: str) -> bool:
 def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
     content = _read_content(catalog, pipeline, reference)
     digest = _digest(reference, content)
-    return replace_if_changed(lake, pipeline, reference.name, digest, lambda: read_reference(reference, content))
+    return replace_if_changed(
+        lake,
+        pipeline,
+        reference.name,
+        digest,
+        lambda: read_reference(reference, content),
+        description=table_descriptions(catalog.pipeline(pipeline))[reference.name],
+    )
 
 
 def replace_if_changed(
-    lake: Lake, pipeline: str, name: str, digest: str, read_rows: Callable[[], pa.Table], *, operation: str = OPERATION
+    lake: Lake,
+    pipeline: str,
+    name: str,
+    digest: str,
+    read_rows: Callable[[], pa.Table],
+    *,
+    description: TableDescription,
+    operation: str = OPERATION,
 ) -> ReferenceResult:
     """Replaces a table's rows in one commit, unless the digest is unchanged. Idempotent.
 
@@ -118,6 +134,8 @@ def replace_if_changed(
         step = reference_step(pipeline, name, 0)
         ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
         if table is not None and _stored_digest(lake, key, table) == digest:
+            described = user_metadata(pipeline=pipeline, batch=ordinal, operation="describe_table", **{DIGEST: digest})
+            describe_table(lake, key, table, description, user_metadata=described)
             return ReferenceResult(name, False, table.count(), table.version())
         if rows is None:
             rows = read_rows()
@@ -125,14 +143,14 @@ def replace_if_changed(
         metadata = user_metadata(pipeline=pipeline, batch=batch, operation=operation, **{DIGEST: digest})
         if table is None:
             created = user_metadata(pipeline=pipeline, batch=batch, operation="create_table")
-            table = lake.ensure(key, rows.schema, user_metadata=created)
+            table = ensure_described(lake, key, rows.schema, description, user_metadata=created)
         file = write_file(lake.filesystem, arrow_path(lake.storage, key), rows, partition={})
         committed = commit_step(
             table,
             [file.add_action()],
             step=reference_step(pipeline, name, batch),
             user_metadata=metadata,
-            recreate_as=Schema.from_arrow(rows.schema),
+            recreate_as=Schema.from_arrow(described_schema(rows.schema, description)),
         )
         if committed.newly_committed:
             return ReferenceResult(name, True, rows.num_rows, committed.version)

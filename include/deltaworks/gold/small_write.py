@@ -20,10 +20,12 @@ from pyspark.sql.types import StructType
 
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
+from deltaworks.specs.descriptions import TableDescription
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.changed_hours import hours_of
 from deltaworks.tables.commit import Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
+from deltaworks.tables.descriptions import described_fields
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
@@ -88,6 +90,7 @@ def create_small_table(
     key: str,
     table: GoldTableSpec,
     *,
+    description: TableDescription,
     properties: Mapping[str, str | None],
     step: Step,
     user_metadata: str,
@@ -106,7 +109,8 @@ def create_small_table(
     if rows is None:
         return None
     new = NewTable(
-        schema=schema,
+        schema=described_fields(schema, description),
+        description=description.text,
         partition_by=[table.partition_by],
         rows=rows,
         configuration=properties,

@@ -45,11 +45,13 @@ from deltaworks.gold.small_write import (
     write_small_answer,
 )
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.changes import Changes, sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.descriptions import describe_table, is_described
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history, parse_schema_string, state_at
 from deltaworks.tables.rewrite import FileEffect
@@ -97,7 +99,8 @@ class TableJob:
 
     The target table is `key`. If only requested dates are rebuilt, `previous_build` is set, and the commit keeps the
     recorded input versions. `late_rows` are those of `BuiltFrom` after the build. The transaction `step` commits once,
-    and fails if another build has committed since planning.
+    and fails if another build has committed since planning. `is_described` says whether the table had its declared
+    texts when the build was planned.
     """
 
     step: Step
@@ -109,6 +112,7 @@ class TableJob:
     inputs: Mapping[str, PinnedInput]
     previous_build: BuiltFrom | None = None
     late_rows: Mapping[str, int] = field(default_factory=dict)
+    is_described: bool = False
 
     @property
     def missing_late_rows(self) -> dict[str, int]:
@@ -193,6 +197,7 @@ def plan_job(
         inputs=table_inputs,
         previous_build=previous_build,
         late_rows=late_rows,
+        is_described=opened is not None and is_described(opened, table_descriptions(spec)[table.name]),
     )
 
 
@@ -215,6 +220,17 @@ def _late_rows(built: BuiltFrom, plan: GoldPlan, pending: GoldPlan) -> dict[str,
         else:
             rows[date] = -count
     return {date: count for date, count in rows.items() if count}
+
+
+def describe_gold(lake: Lake, spec: PipelineSpec, job: TableJob) -> None:
+    """Stores the declared texts of a built table. Idempotent; a failure is logged."""
+    # Spark's writer replaces the schema with all rows.
+    if job.is_described and not job.plan.full:
+        return
+    table = lake.open(job.key)
+    if table is not None:
+        metadata = user_metadata(pipeline=spec.pipeline, batch="none", operation="describe_table")
+        describe_table(lake, job.key, table, table_descriptions(spec)[job.plan.table.name], user_metadata=metadata)
 
 
 def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSpec) -> Step:
@@ -433,9 +449,17 @@ def _write_answer(
     if state is not None and (small := _replace_rows(answer, lake, job, state, origin)) is not None:
         return small
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
+    description = table_descriptions(spec)[job.plan.table.name]
     if job.plan.full and lake.open(job.key) is None and has_small_inputs(views, job.plan.table):
         rows = create_small_table(
-            answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=origin.metadata
+            answer,
+            lake,
+            job.key,
+            job.plan.table,
+            description=description,
+            properties=properties,
+            step=job.step,
+            user_metadata=origin.metadata,
         )
         if rows is not None:
             return 0, rows

@@ -26,9 +26,11 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.store import StateRecord
 from deltaworks.maintenance.table_health.measure import PartitionHealth
+from deltaworks.specs.descriptions import control_description
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition, RewrittenPartition, rewritten_partitions
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 TABLE = "zorder_ledger"
@@ -273,7 +275,9 @@ class ZOrderLedger:
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         metadata = user_metadata(pipeline=self._pipeline, batch=rows[0]["group"], operation=OPERATION)
-        table = self._lake.ensure(self._key, ZORDER_LEDGER_SCHEMA, user_metadata=metadata)
+        table = ensure_described(
+            self._lake, self._key, ZORDER_LEDGER_SCHEMA, control_description("zorder_ledger"), user_metadata=metadata
+        )
         step = Step(self._app_id, (table.transaction_version(self._app_id) or 0) + 1)
         data = pa.Table.from_pylist(rows, schema=ZORDER_LEDGER_SCHEMA)
         self._lake.append(table, self._key, data, step=step, user_metadata=metadata)

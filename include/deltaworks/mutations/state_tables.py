@@ -24,6 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.maintenance.layout import Layout
 from deltaworks.mutations.requests import invalid_reason
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.mutation import (
     DELETE,
     DELETED_COLUMN,
@@ -38,6 +39,7 @@ from deltaworks.specs.mutation import (
 )
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 _INTERVAL_KEY = (ORG_COLUMN, "id", "valid_from")
@@ -57,12 +59,19 @@ def state_table_layouts(mutations: MutationsSpec) -> list[Layout]:
 def ensure_state_tables(lake: Lake, spec: PipelineSpec, mutations: MutationsSpec) -> None:
     """Creates missing state tables."""
     metadata = user_metadata(pipeline=spec.pipeline, batch=0, operation=MUTATE)
-    properties = spec.maintenance.table_properties()
+    properties, descriptions = spec.maintenance.table_properties(), table_descriptions(spec)
     for layout in state_table_layouts(mutations):
         schema = arrow_schema(layout.types)
         key = paths.table(spec.pipeline, layout.name)
-        partition_by = list(layout.partition_by)
-        lake.ensure(key, schema, user_metadata=metadata, partition_by=partition_by, properties=properties)
+        ensure_described(
+            lake,
+            key,
+            schema,
+            descriptions[layout.name],
+            user_metadata=metadata,
+            partition_by=list(layout.partition_by),
+            properties=properties,
+        )
 
 
 def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:

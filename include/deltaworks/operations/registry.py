@@ -121,6 +121,14 @@ _OPERATIONS = (
         dag_kind="maintenance",
     ),
     Operation(
+        name="sync_catalogs",
+        command="catalogs sync",
+        summary="Register all tables in the environment's catalogs, and update entries that differ.",
+        run="deltaworks.operations.catalogs:sync",
+        family="maintenance",
+        dag_kind="maintenance",
+    ),
+    Operation(
         name="annotate",
         command="annotate",
         summary="Add a note about a change, such as a price or a version; rules show it when they fire.",

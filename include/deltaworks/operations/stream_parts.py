@@ -91,9 +91,33 @@ def announce_views(stream: StreamContext) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def keep_catalogs(stream: StreamContext) -> Iterator[None]:
+    """Registers the pipeline's tables in the environment's catalogs while the block runs; does nothing without any."""
+    if not stream.catalog.environment.catalogs:
+        yield
+        return
+    from deltaworks.catalogs.keeper import kept_up
+
+    with kept_up(stream.catalog, stream.spec.pipeline, has_lease=lambda: not stream.lease.is_lost):
+        yield
+
+
+@contextmanager
+def announce_assets(stream: StreamContext) -> Iterator[None]:
+    """Creates events of Airflow's assets for tables with new rows; does nothing if all available data is processed."""
+    if stream.available_now:
+        yield
+        return
+    from deltaworks.operations.asset_events import asset_events
+
+    with asset_events(stream.catalog, stream.spec.pipeline, has_lease=lambda: not stream.lease.is_lost):
+        yield
+
+
 STREAM_PARTS: Final = StreamParts(
     open_source=open_source,
     start_live_query=start_live_query,
     start_over_empty=start_over_empty,
-    companions=(announce_views, refresh_gold),
+    companions=(announce_views, refresh_gold, keep_catalogs, announce_assets),
 )

@@ -30,6 +30,11 @@ def display_name(dag_id: str) -> str:
     return f"{'Deltaworks' if subject == PROJECT else subject} · {kind.replace('_', ' ')}"
 
 
+def asset_name(kind: str, pipeline: str, table: str) -> str:
+    """Returns the name of a table's Airflow asset, such as `gold.games.events_per_hour`."""
+    return f"{kind}.{pipeline}.{table}"
+
+
 #: The DAG that checks every stream and relay each minute.
 HEALTH_DAG: Final = dag_id(PROJECT, "health")
 #: The DAG of the process that evaluates rules.

@@ -19,6 +19,7 @@ from deltaworks.specs.base import (
     resolve_text,
     suggest_name,
 )
+from deltaworks.specs.catalogs import CatalogSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.privacy import PrivacySettings
@@ -147,6 +148,11 @@ class AirflowSpec(Spec):
         default=None, description=("PEM file of its CA, if the system does not trust it")
     )
     public_url: TextOrReference | None = Field(default=None, description="URL for links; by default `url`")
+    asset_seconds: float | None = Field(
+        default=60,
+        ge=60,
+        description="minimum interval of the asset events of a table that a stream writes; null: no events",
+    )
 
     @field_validator("url", "public_url")
     @classmethod
@@ -295,6 +301,9 @@ class EnvironmentSpec(Spec):
         default=None, description="pipelines with DAGs for operations; by default all. Commands are not affected"
     )
     lineage: LineageSpec | None = None
+    catalogs: tuple[CatalogSpec, ...] = Field(
+        default=(), description="catalogs of other engines in which all tables are registered and kept up"
+    )
     kubernetes: KubernetesSpec | None = None
     prices: PricesSpec | None = Field(default=None, description="prices of storage and compute, for the cost page")
     remediations: tuple[RemediationSpec, ...] = Field(
@@ -306,6 +315,18 @@ class EnvironmentSpec(Spec):
     @model_validator(mode="after")
     def _check_remediations(self) -> Self:
         raise_problems(remediation_problems(self.remediations))
+        return self
+
+    @model_validator(mode="after")
+    def _check_catalogs(self) -> Self:
+        problems, first = [], dict[str, int]()
+        for index, one in enumerate(self.catalogs):
+            if one.name in first:
+                problems.append((("catalogs", index, "name"), f"catalog {one.name!r} is declared twice; rename one"))
+            first.setdefault(one.name, index)
+            if one.kind == "glue" and self.lake.scheme != "s3":
+                problems.append((("catalogs", index, "kind"), "Glue only has tables on S3, and the lake is a folder"))
+        raise_problems(problems)
         return self
 
     @model_validator(mode="after")

@@ -116,6 +116,7 @@ class GoldTableSpec(Spec):
     name: Name
     sql: str
     description: str = ""
+    columns: Mapping[str, str] = Field(default_factory=dict, description="descriptions of columns by name")
     reads: tuple[GoldInput, ...] = Field(min_length=1)
     partition_by: str
     affects: Affects = AffectsSpec.defaults()

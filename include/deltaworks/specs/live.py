@@ -57,6 +57,7 @@ class LiveTableSpec(Spec):
     """A live table: event counts by window and group, or the newest row of each key."""
 
     name: Annotated[Name, _LIVE_STATE]
+    description: Annotated[str, NEXT_START] = ""
     reads: Annotated[Name, _LIVE_STATE]
     kind: Annotated[Literal["counts", "latest"], _LIVE_STATE] = "counts"
     window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)

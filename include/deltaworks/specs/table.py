@@ -32,7 +32,6 @@ from deltaworks.specs.privacy import EraseReason, RetentionDays, TableErase
 from deltaworks.specs.result_cache import ResultCache, cache_folder, code_digest
 from deltaworks.specs.spec_change_effects import (
     CHANGES_MEANING,
-    IMMEDIATE,
     NEXT_MAINTENANCE,
     NEXT_START,
     Edit,
@@ -313,7 +312,7 @@ class ColumnSpec(Spec):
     type: Annotated[TypeText, _FIXED_ON_DISK]
     required: Annotated[bool, NEXT_START] = False
     unit: Annotated[TimeUnit, CHANGES_MEANING] = "iso8601"
-    description: Annotated[str, IMMEDIATE] = ""
+    description: Annotated[str, NEXT_START] = ""
     format: Annotated[PatternText | None, CHANGES_TIMES] = None
     zone: Annotated[ZoneName | None, CHANGES_TIMES] = None
 
@@ -356,7 +355,7 @@ class TableSpec(Spec):
     """A bronze table: which events it receives and its columns."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
-    description: Annotated[str, IMMEDIATE] = ""
+    description: Annotated[str, NEXT_START] = ""
     when: Annotated[dict[FieldPath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _ROUTING_CHANGE] = Field(
         default_factory=dict
     )

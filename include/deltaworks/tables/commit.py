@@ -67,6 +67,7 @@ def ensure_table(
     partition_by: Sequence[str] = (),
     user_metadata: str,
     properties: Mapping[str, str] | None = None,
+    description: str = "",
 ) -> DeltaTable:
     """Opens the table, or creates it if it does not exist. Safe with concurrent creators: all of them open the same
     table.
@@ -83,6 +84,7 @@ def ensure_table(
                 uri,
                 schema=delta_schema(schema),
                 mode="error",
+                description=description or None,
                 partition_by=list(partition_by),
                 configuration={**TABLE_PROPERTIES, **(properties or {})},
                 storage_options=options,

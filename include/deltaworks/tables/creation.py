@@ -48,6 +48,7 @@ class NewTable:
     configuration: Mapping[str, str | None]
     step: Step
     user_metadata: str
+    description: str = ""
 
 
 def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
@@ -88,6 +89,7 @@ def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
     )
     metadata = {
         "id": str(uuid.uuid4()),
+        **({"description": table.description} if table.description else {}),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(table.schema, separators=(",", ":")),
         "partitionColumns": list(table.partition_by),

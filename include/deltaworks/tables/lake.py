@@ -111,8 +111,9 @@ class Lake:
         user_metadata: str,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        description: str = "",
     ) -> DeltaTable:
-        """Opens the table at `key`; creates it if it does not exist."""
+        """Opens the table at `key`; creates it if it does not exist. Only a new table gets the description."""
         with self._unsupported_by_name(key):
             return ensure_table(
                 self.storage.uri(key),
@@ -121,6 +122,7 @@ class Lake:
                 partition_by=partition_by,
                 user_metadata=user_metadata,
                 properties=properties,
+                description=description,
             )
 
     def append(

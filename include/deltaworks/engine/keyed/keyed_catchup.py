@@ -36,6 +36,7 @@ from deltaworks.engine.keyed.merge import (
 )
 from deltaworks.engine.keyed.retention_window import EVENT_TIME, Expiry, RetentionWindow
 from deltaworks.errors import ContractError, FencedError
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
@@ -47,6 +48,7 @@ from deltaworks.tables.commit import (
     refresh,
     transaction_version,
 )
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.files import open_parquet, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, iter_row_batches, rows_of
@@ -174,6 +176,7 @@ class KeyedTableCatchUp:
         self._lake = lake
         self._pipeline = spec.pipeline
         self._properties = spec.maintenance.table_properties()
+        self._description = table_descriptions(spec)[table.name]
         self._table = table
         self._owner = owner
         self._key = paths.table(spec.pipeline, table.name)
@@ -232,9 +235,11 @@ class KeyedTableCatchUp:
     def _open(self, history: DeltaTable) -> DeltaTable:
         """Opens or creates the keyed table, and fences former owners."""
         created = user_metadata(pipeline=self._pipeline, batch="none", operation="create_table")
-        keyed = self._lake.ensure(
+        keyed = ensure_described(
+            self._lake,
             self._key,
             arrow_schema(dict(self._table.types)),
+            self._description,
             user_metadata=created,
             partition_by=self._table.partition_by,
             properties=self._properties,

@@ -26,8 +26,10 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.maintenance.table_health.measure import LastOperation, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport, report_tables
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import control_description
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 OPERATION = "snapshot_health"
@@ -102,7 +104,14 @@ def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: 
     metadata = user_metadata(
         pipeline=pipeline or "all", batch=version, operation=OPERATION, step=step.app_id, step_version=version
     )
-    table = lake.ensure(key, SNAPSHOT_SCHEMA, user_metadata=metadata, partition_by=PARTITION)
+    table = ensure_described(
+        lake,
+        key,
+        SNAPSHOT_SCHEMA,
+        control_description("table_snapshots"),
+        user_metadata=metadata,
+        partition_by=PARTITION,
+    )
     day = taken_at.astimezone(dt.UTC).date()
     stamped = {"taken_at": taken_at, "taken_on": day, "run": current_run()}
     before = last_snapshots(lake, since=day - dt.timedelta(days=_CARRY_OVER_DAYS))

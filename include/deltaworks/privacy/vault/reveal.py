@@ -21,7 +21,9 @@ from deltaworks.privacy.paths import vault_reveals
 from deltaworks.privacy.vault.key_pages import SubjectKey
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.privacy.vault.tables import INSTANT, CellAddress, open_cell
+from deltaworks.specs.descriptions import control_description
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 REVEALS: Final = pa.schema(
@@ -145,7 +147,7 @@ def _record_reveal(
     ]
     lake, key = Lake(vault.storage), vault_reveals()
     metadata = user_metadata(pipeline=vault.namespace, batch=0, operation="reveal")
-    table = lake.ensure(key, REVEALS, user_metadata=metadata)
+    table = ensure_described(lake, key, REVEALS, control_description("reveals"), user_metadata=metadata)
     rows = pa.Table.from_pylist(records, schema=REVEALS)
     lake.append(table, key, rows, step=Step(f"reveal/{reveal_id}", 1), user_metadata=metadata)
 

@@ -26,8 +26,10 @@ from deltaworks.errors import ContractError
 from deltaworks.privacy.keys.base import decrypt_bytes, encrypt_bytes
 from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.privacy.vault.key_pages import SubjectKey
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import guarded_commit, refresh
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake, rows_of
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -157,8 +159,15 @@ class VaultTables:
         table = self._open_tables.get(key)
         if table is None:
             metadata = self._metadata("create")
-            schema = IDENTITIES if key == vault_identities() else LINKS
-            table = self._lake.ensure(key, schema, user_metadata=metadata, partition_by=["namespace"])
+            name, schema = ("identities", IDENTITIES) if key == vault_identities() else ("links", LINKS)
+            table = ensure_described(
+                self._lake,
+                key,
+                schema,
+                control_description(name),
+                user_metadata=metadata,
+                partition_by=["namespace"],
+            )
             self._open_tables[key] = table
         # Declared names contain only letters, digits and _.
         predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW_PREDICATE}"

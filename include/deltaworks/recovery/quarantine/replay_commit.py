@@ -37,8 +37,10 @@ from deltaworks.recovery.quarantine.open_rows import (
     QuarantineFilter,
     landed_seqs,
 )
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.files import WrittenFile, read_parquet, split_by_partition, write_file, write_file_body
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
@@ -242,7 +244,13 @@ class ReplayCommits:
     def _open_replays_table(self) -> DeltaTable:
         if self._replays_table is None:
             created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-            self._replays_table = self._lake.ensure(self._key(REPLAYS_TABLE), REPLAYS_SCHEMA, user_metadata=created)
+            self._replays_table = ensure_described(
+                self._lake,
+                self._key(REPLAYS_TABLE),
+                REPLAYS_SCHEMA,
+                control_description(REPLAYS_TABLE),
+                user_metadata=created,
+            )
         return self._replays_table
 
     def _commit(self, replay: PreparedReplay) -> None:

@@ -28,8 +28,10 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, list_log, row_count, state_at, stats_of
 from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
@@ -197,7 +199,9 @@ def _create_table(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome
     schema = QUARANTINE_SCHEMA if table == QUARANTINE_TABLE else arrow_schema(spec.table(table).column_types())
     partition_by = QUARANTINE_PARTITION if table == QUARANTINE_TABLE else spec.table(table).partition_by
     metadata = user_metadata(pipeline=pipeline, batch="none", operation=OPERATION)
-    created = lake.ensure(key, schema, user_metadata=metadata, partition_by=partition_by)
+    created = ensure_described(
+        lake, key, schema, table_descriptions(spec)[table], user_metadata=metadata, partition_by=partition_by
+    )
     if created.version() > 0:
         return
     now = int(time.time() * 1000)

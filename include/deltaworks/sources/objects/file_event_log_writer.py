@@ -32,8 +32,10 @@ from deltaworks.sources.objects.file_event_log import (
     row_identity,
 )
 from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner_epoch, refresh
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
@@ -96,8 +98,16 @@ class FileEventLogWriter:
         self._owner = _owner_step(relay, epoch)
         self._in_doubt: PendingAppend | None = None
         created = user_metadata(pipeline=relay, batch=0, operation="create_relay_table")
-        self._events = lake.ensure(file_events_key(relay), FILE_EVENT_SCHEMA, user_metadata=created)
-        self._messages = lake.ensure(message_quarantine_key(relay), MESSAGE_QUARANTINE_SCHEMA, user_metadata=created)
+        self._events = ensure_described(
+            lake, file_events_key(relay), FILE_EVENT_SCHEMA, control_description("file_events"), user_metadata=created
+        )
+        self._messages = ensure_described(
+            lake,
+            message_quarantine_key(relay),
+            MESSAGE_QUARANTINE_SCHEMA,
+            control_description("message_quarantine"),
+            user_metadata=created,
+        )
         for table in (self._events, self._messages):
             self._raise_owner(table)
         self._compact_if_fragmented()

@@ -110,6 +110,7 @@ def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Ite
         ]
     for check in ("unique", "not_null"):
         key_paths += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
+    key_paths += [(("columns", name), name) for name in table.columns]
     for key_path, name in key_paths:
         if name not in output_columns:
             nearest = closest_match(name, output_columns)

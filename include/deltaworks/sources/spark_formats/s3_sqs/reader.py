@@ -61,11 +61,13 @@ from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     list_slice,
     open_log,
 )
+from deltaworks.specs.descriptions import control_description
 from deltaworks.specs.sources.records import TEXT_FORMATS
 from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
 from deltaworks.specs.types import ColumnType, parse_declared_type
 from deltaworks.tables.commit import Step
+from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 
 _ROWS_PER_BATCH = 10_000
@@ -262,7 +264,13 @@ class FileQuarantineTable:
         if not keys:
             return 0
         metadata = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="commit_rejected")
-        table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=metadata)
+        table = ensure_described(
+            self._lake,
+            FILE_QUARANTINE_KEY,
+            FILE_QUARANTINE_SCHEMA,
+            control_description("file_quarantine"),
+            user_metadata=metadata,
+        )
         step = Step(f"s3-sqs/{self._query}", up_to_seq)
         committed_seq = table.transaction_version(step.app_id) or 0
         rows: list[dict[str, object]] = []
