@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.alerts.channels import MessageContext
 from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.control.clock import utc_now
 from deltaworks.testing import write_files
@@ -135,7 +136,7 @@ def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
         director.reply_seconds = 20.0
 
         first = launch("deltaworks.remediation", "--remediation", "shift_cdn")
-        publish(aws.client("sns"), sns_message(topic, notification))
+        publish(aws.client("sns"), sns_message(topic, notification, MessageContext()))
         eventually(lambda: len(director.moves) == 1, "the director is called")
         first.send_signal(signal.SIGKILL)
         first.wait()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from deltaworks.specs import (
+    alert_channels,
     alert_rule,
     collector,
     enrich,
@@ -124,10 +125,18 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
     "reference/pipeline/environment.md#approvals": (
         environment.ApprovalsSpec,
         environment.PersonSpec,
-        environment.AlertsSpec,
-        environment.SnsChannelSpec,
-        environment.WebhookChannelSpec,
-        environment.LogChannelSpec,
+    ),
+    "reference/pipeline/environment.md#alerts": (
+        alert_channels.AlertsSpec,
+        alert_channels.RouteSpec,
+        alert_channels.SnsChannelSpec,
+        alert_channels.WebhookChannelSpec,
+        alert_channels.SlackChannelSpec,
+        alert_channels.TeamsChannelSpec,
+        alert_channels.PagerDutyChannelSpec,
+        alert_channels.AlertmanagerChannelSpec,
+        alert_channels.EmailChannelSpec,
+        alert_channels.LogChannelSpec,
     ),
     "how-to/deploy.md#kubernetes": (kubernetes.KubernetesSpec, kubernetes.PodSize, kubernetes.CollectorPodsSpec),
     "how-to/remediate.md#declare-a-remediation": (

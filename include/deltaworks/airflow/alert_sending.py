@@ -9,27 +9,29 @@ import json
 import os
 from typing import Any
 
-from deltaworks.alerts.channels import Send, open_channels
-from deltaworks.alerts.channels.senders import rejection_error, sns_message
+from deltaworks.alerts.channels import MessageContext, Send, project_channels
+from deltaworks.alerts.channels.posting import channel_error
+from deltaworks.alerts.channels.senders import sns_message
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import flush_alerts
 from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control.objects import ObjectStore
+from deltaworks.specs.alert_channels import SnsChannelSpec
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.environment import EnvironmentSpec, SnsChannelSpec
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.storage import AwsSpec
 
 #: Id of the Airflow connection that is rendered from `messaging` of the environment, for the provider's client.
 MESSAGING_CONNECTION = "deltaworks_messaging"
 
 
-def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
+def deliver(objects: ObjectStore, catalog: Catalog) -> SendResult:
     """Queues suppressed notifications that still apply, then sends all pending notifications."""
     flush_alerts(objects)
-    return send_notifications(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
+    return send_notifications(objects, project_channels(catalog, sns=notifier_sns))
 
 
-def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
+def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec, context: MessageContext) -> Send:
     """Returns a sender that uses the amazon provider: its notifier, or its hook for FIFO topics, whose group and
     deduplication id the notifier does not accept.
     """
@@ -38,7 +40,7 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
         from airflow.providers.amazon.aws.hooks.sns import SnsHook
         from airflow.providers.amazon.aws.notifications.sns import SnsNotifier
 
-        message = sns_message(resolve_text(spec.topic), notification)
+        message = sns_message(resolve_text(spec.topic), notification, context)
         try:
             connection = spec.aws_conn_id or rendered_connection(messaging)
             if message.deduplication_id is None:
@@ -62,7 +64,7 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
                 message_deduplication_id=message.deduplication_id,
             )
         except Exception as error:  # the provider passes on any exception of its client
-            raise rejection_error(spec.name, error) from error
+            raise channel_error(spec.name, error) from error
 
     return send
 

@@ -173,7 +173,7 @@ class CheckStreamsOperator(BaseOperator):
             if due := alert_on_erasures(objects, catalog, now=now):
                 self.log.warning("Erasures due: %s", ", ".join(due))
             self._restart_hung(catalog.environment, objects, reports, airflow)
-            sent = deliver(objects, catalog.environment)
+            sent = deliver(objects, catalog)
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
                 delete_old_deliveries(objects, now=now)

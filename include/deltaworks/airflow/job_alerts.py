@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from deltaworks.operations.base import Operation
-    from deltaworks.specs.environment import EnvironmentSpec
+    from deltaworks.specs.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ def log_callbacks() -> dict[str, Any]:
 def alert_on_failure(context: Context) -> None:
     """Raises an alert for a task that failed after all tries, with its condition and next step."""
     try:
-        objects, environment = _open_control()
+        objects, catalog = _open_control()
         raise_failure_alert(objects, context)
-        _deliver(objects, environment)
+        _deliver(objects, catalog)
     except Exception:  # a failing alert must not hide the failure of the job
         log.exception("The alert for the failed task could not be raised.")
     log_failure(context)
@@ -77,9 +77,9 @@ def log_failure(context: Context) -> None:
 def resolve_on_success(context: Context) -> None:
     """Resolves the task's alerts and records its success."""
     try:
-        objects, environment = _open_control()
+        objects, catalog = _open_control()
         if record_success(objects, context):
-            _deliver(objects, environment)
+            _deliver(objects, catalog)
     except Exception:  # a failing record must not fail a job that succeeded
         log.exception("The success could not be recorded.")
 
@@ -88,7 +88,7 @@ def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None
     """Raises DEADLINE_MISSED for a DAG whose run did not end in time. The DAG's next success resolves it."""
     from deltaworks.alerts import raise_alert
 
-    objects, environment = _open_control()
+    objects, catalog = _open_control()
     raise_alert(
         objects,
         cause="DEADLINE_MISSED",
@@ -96,7 +96,7 @@ def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None
         summary=f"A run of {dag_id} has not ended {minutes:g} minutes after it was queued.",
         detail={"run": _run_id(context)},
     )
-    _deliver(objects, environment)
+    _deliver(objects, catalog)
 
 
 def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
@@ -221,17 +221,17 @@ def _run_id(context: Any) -> str | None:
     return None if run_id is None else str(run_id)
 
 
-def _open_control() -> tuple[ObjectStore, EnvironmentSpec]:
+def _open_control() -> tuple[ObjectStore, Catalog]:
     from deltaworks.airflow.aws_connections import set_environment_keys
     from deltaworks.control.objects import open_objects
     from deltaworks.specs.project import load_catalog
 
-    environment = load_catalog(skip_invalid=True).environment
-    set_environment_keys(environment)
-    return open_objects(environment.lake), environment
+    catalog = load_catalog(skip_invalid=True)
+    set_environment_keys(catalog.environment)
+    return open_objects(catalog.environment.lake), catalog
 
 
-def _deliver(objects: ObjectStore, environment: EnvironmentSpec) -> None:
+def _deliver(objects: ObjectStore, catalog: Catalog) -> None:
     from deltaworks.airflow.alert_sending import deliver
 
-    deliver(objects, environment)
+    deliver(objects, catalog)

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from deltaworks.alerts.channels import Channel, open_channels
+from deltaworks.alerts.channels import Channel, project_channels
 from deltaworks.alerts.notification import AlertState, Notification, notification_id, update_state
 from deltaworks.alerts.raising import flush_alerts, get_alert_cause, raise_alert, resolve_alert
 from deltaworks.alerts.sending import SendResult, send_notifications
@@ -28,7 +28,6 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import DeltaworksError
-from deltaworks.errors.conditions import severity_rank
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
@@ -153,7 +152,7 @@ class Deadman:
             at=now.isoformat(timespec="milliseconds"),
         )
         for channel in self._channels:
-            if severity_rank(notification.severity) < severity_rank(channel.spec.min_severity):
+            if not channel.accepts(notification):
                 continue
             try:
                 channel.send(notification)
@@ -171,8 +170,8 @@ def _age(data: bytes, now: datetime) -> float:
 
 def open_deadman(*, grace: bool = False) -> Deadman:
     """Opens the dead man's switch for the environment of this process."""
-    environment = load_catalog(skip_invalid=True).environment
-    channels = open_channels(environment.alerts, environment.messaging)
+    catalog = load_catalog(skip_invalid=True)
+    environment, channels = catalog.environment, project_channels(catalog)
     objects = open_objects(environment.lake)
     return Deadman(objects, channels, after_seconds=environment.alerts.deadman_seconds, grace=grace)
 

@@ -31,6 +31,7 @@ class AlertState(StateRecord):
         notified_severity: severity in the last notification; None if it reported the end, or there was none.
         last_notified_at: time of the last notification that raised the alert or was a reminder.
         last_notified_severity: severity in that notification.
+        notified_severities: severities in the notifications since it was raised.
         notification_times: times of the notifications of the past hour.
         changes: how often the alert opened or ended since the last notification.
     """
@@ -42,6 +43,7 @@ class AlertState(StateRecord):
     notified_severity: Severity | None = None
     last_notified_at: Instant | None = None
     last_notified_severity: Severity = "info"
+    notified_severities: tuple[Severity, ...] = ()
     notification_times: tuple[Instant, ...] = ()
     changes: int = 0
 
@@ -101,11 +103,17 @@ def _after_notification(state: AlertState, kind: NotificationKind, now: datetime
     is_raised = kind in ("raised", "escalated")
     return state.replace(
         notified_severity=None if kind == "resolved" else state.severity,
+        notified_severities=() if kind == "resolved" else _with_severity(state),
         last_notified_at=now if is_raised or kind == "reminder" else state.last_notified_at,
         last_notified_severity=state.severity if is_raised else state.last_notified_severity,
         notification_times=(*state.notification_times, now),
         changes=0,
     )
+
+
+def _with_severity(state: AlertState) -> tuple[Severity, ...]:
+    earlier = state.notified_severities if state.notified_severity is not None else ()
+    return tuple(dict.fromkeys((*earlier, state.severity)))
 
 
 def _within(at: datetime, span: timedelta, now: datetime) -> bool:
@@ -122,6 +130,7 @@ class Notification(StateRecord):
     """One message about an alert. Its `id` is the same however often it is sent; ids sort by time.
 
     `changes` counts how often the alert opened or ended since the previous notification: more than one if it flaps.
+    `notified_severities` are those of the notifications since it was raised, so that its end reaches the same people.
     """
 
     id: str
@@ -135,6 +144,7 @@ class Notification(StateRecord):
     since: str
     at: str
     changes: int = 0
+    notified_severities: tuple[Severity, ...] = ()
 
     @property
     def title(self) -> str:
@@ -173,10 +183,10 @@ def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def sample_notification() -> Notification:
-    """Builds a test notification that is marked as a test."""
+def sample_notifications(*, ends: bool) -> list[Notification]:
+    """Builds a test notification that is marked as a test, and with `ends` the notification of its end."""
     now = utc_now()
-    return Notification(
+    raised = Notification(
         id=notification_id(now),
         kind="raised",
         cause="CHANNEL_FAILING",
@@ -188,3 +198,5 @@ def sample_notification() -> Notification:
         since=now.isoformat(timespec="seconds"),
         at=now.isoformat(timespec="milliseconds"),
     )
+    end = raised.replace(id=notification_id(now), kind="resolved", summary="The test has ended.")
+    return [raised, end] if ends else [raised]

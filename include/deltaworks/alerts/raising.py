@@ -265,6 +265,7 @@ def _is_finished(alert: Alert) -> bool:
 def _build_notification(alert: Alert, previous: AlertState, kind: NotificationKind, now: datetime) -> Notification:
     since = previous.since if kind == "resolved" and previous.is_open else alert.state.since
     severity = previous.notified_severity if kind == "resolved" else None
+    notified = previous if kind == "resolved" else alert.state
     return Notification(
         id=notification_id(now),
         kind=kind,
@@ -277,6 +278,7 @@ def _build_notification(alert: Alert, previous: AlertState, kind: NotificationKi
         since=(since or now).isoformat(timespec="seconds"),
         at=now.isoformat(timespec="milliseconds"),
         changes=previous.changes + (previous.is_open != alert.state.is_open),
+        notified_severities=notified.notified_severities,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import typer
 
-from deltaworks.alerts.channels import channel_problems, open_channels
+from deltaworks.alerts.channels import channel_problems, project_channels
 from deltaworks.alerts.deadman import open_deadman
-from deltaworks.alerts.notification import sample_notification
+from deltaworks.alerts.notification import sample_notifications
 from deltaworks.alerts.raising import Alert, alerts, flush_alerts
 from deltaworks.alerts.sending import retry_now, send_notifications
 from deltaworks.alerts.silences import silences as all_silences
@@ -71,10 +71,10 @@ def silences(
 @app.command()
 def send() -> None:
     """Send pending notifications now, including suppressed ones that are still true."""
-    environment = catalog().environment
-    objects = open_objects(environment.lake)
+    project = catalog()
+    objects = open_objects(project.environment.lake)
     flush_alerts(objects)
-    result = send_notifications(objects, open_channels(environment.alerts, environment.messaging))
+    result = send_notifications(objects, project_channels(project))
     print_line(f"Sent {result.sent}, waiting {result.waiting}, abandoned {result.abandoned}.")
     if result.failing_channels:
         raise TransientError(
@@ -86,21 +86,22 @@ def send() -> None:
 
 @app.command()
 def check(
-    should_send: bool = typer.Option(False, "--send", help="Send a test notification on each channel."),
+    should_send: bool = typer.Option(False, "--send", help="Send a test alert on each channel, and its end."),
 ) -> None:
-    """Check every channel: topics, confirmed subscriptions, dead-letter queues.
+    """Check every channel: secrets, mail servers, topics, confirmed subscriptions, dead-letter queues.
 
     If the test of `--send` succeeds on a channel, its pending notifications are sent at the next health check.
     """
-    environment = catalog().environment
-    problem_count = 0
+    project = catalog()
+    environment, problem_count = project.environment, 0
     if warning := channel_warning(environment.alerts):
         problem_count += 1
         print_line(warning)
-    for channel in open_channels(environment.alerts, environment.messaging):
+    for channel in project_channels(project):
         problems = channel_problems(channel, environment.messaging)
         if should_send and not any(problem.is_blocking for problem in problems):
-            channel.send(sample_notification())
+            for sample in sample_notifications(ends=channel.spec.resolved):
+                channel.send(sample)
             if retry_now(open_objects(environment.lake), channel.name):
                 print_line(f"{channel.name}: accepts notifications again; pending ones are sent within a minute")
         for problem in problems:

@@ -214,8 +214,8 @@ class _SnsPublisher:
         from botocore.exceptions import BotoCoreError, ClientError
 
         from deltaworks.alerts.channels.senders import SnsMessage, publish, sns_client
+        from deltaworks.specs.alert_channels import SnsChannelSpec
         from deltaworks.specs.base import resolve_text
-        from deltaworks.specs.environment import SnsChannelSpec
 
         specs = {spec.name: spec for spec in self._environment.alerts.channels if isinstance(spec, SnsChannelSpec)}
         name = ".".join(attributes.values())

@@ -50,7 +50,7 @@ class AlertCause:
 
     After a raising notification the next one waits for `cooldown_seconds`; an open alert is repeated every
     `repeat_seconds`; a subject gets at most `max_notifications_per_hour`. `next_step` is used if the alert has none of
-    its own: one sentence.
+    its own: one sentence. With `is_event` its notifications report what happened, and none of them ends it.
     """
 
     name: str
@@ -61,6 +61,7 @@ class AlertCause:
     repeat_seconds: float = 4 * 3600
     max_notifications_per_hour: int = 6
     next_step: str = ""
+    is_event: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,15 +92,15 @@ def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -
         if alert.cause == FIRING and alert_key(FIRING, alert.subject) == alert_key(FIRING, subject):
             firing_alert = alert
         word = {FIRING: "fires", UNKNOWN: "is unknown"}.get(alert.cause, "is broken")
-        named = targets_of(alert.subject, alert.detail, spec.targets)
+        named = targets_of(spec, alert.subject, alert.detail)
         # If the rule itself is unknown, all targets are unknown.
         concerns_all = alert.cause != FIRING and not named
         unhealthy |= dict.fromkeys(spec.targets if concerns_all else named, f"{alert.subject} {word}")
     return RuleAlertState(firing_alert, unhealthy)
 
 
-def targets_of(subject: str, detail: Mapping[str, Any], targets: Collection[str]) -> set[str]:
-    """Returns the targets that an alert concerns: values of its labels, or of its listed label sets."""
+def targets_of(spec: RemediationSpec, subject: str, detail: Mapping[str, Any]) -> set[str]:
+    """Returns the targets that an alert concerns: values of the declared label in its subject and label sets."""
     try:
         _, _, labels = parse_subject(subject)
     except ValueError:
@@ -110,7 +110,7 @@ def targets_of(subject: str, detail: Mapping[str, Any], targets: Collection[str]
         labels,
         *(item for item in (listed if isinstance(listed, list | tuple) else ()) if isinstance(item, Mapping)),
     ]
-    return {value for item in sets for value in item.values() if value in targets}
+    return {value for item in sets if (value := item.get(spec.label)) in spec.targets}
 
 
 def _rule_name(subject: str) -> str:

@@ -183,7 +183,7 @@ class Remediator:
             now=self._clock(),
             notification_at=parse_iso(notification.at),
             is_firing=rule.firing_alert is not None,
-            sources=frozenset(targets_of(notification.subject, detail, self._spec.targets)),
+            sources=frozenset(targets_of(self._spec, notification.subject, detail)),
             unhealthy=rule.unhealthy,
             hold_reason=self._records.hold_reason(self._spec.name),
             records=tuple(self._recent_records()),

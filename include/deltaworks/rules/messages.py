@@ -47,8 +47,13 @@ def alert_event(
 ) -> AlertEvent:
     """Builds the alert event of a decision."""
     alert, rule = decision.alert, evaluation.rule
+    title = rule.description.rstrip(".") or rule.name
     detail = RuleDetail(
-        pipeline=alert.episode.partition(".")[0], rule=rule.name, episode=alert.episode, labels=dict(alert.labels)
+        pipeline=alert.episode.partition(".")[0],
+        rule=rule.name,
+        title=title,
+        episode=alert.episode,
+        labels=dict(alert.labels),
     )
     if decision.kind == "resolve":
         over = f"{rule.name} resolved for {_describe_members(alert)} at {minute_text(decision.minute)}."
@@ -62,6 +67,7 @@ def alert_event(
     detail = RuleDetail(
         pipeline=detail.pipeline,
         rule=rule.name,
+        title=title,
         episode=alert.episode,
         labels=dict(alert.labels),
         label_sets=_listed_label_sets(rule, evaluation, alert),
@@ -92,9 +98,9 @@ def alert_event(
 def _summary(rule: RuleSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
     compared = "" if detail.baseline is None else f", baseline {format_number(detail.baseline)}"
     worst_text = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
-    title, value = rule.description.rstrip(".") or rule.name, format_number(detail.value)
+    value = format_number(detail.value)
     sentences = [
-        f"{title}: {_describe_members(alert)} at {value}{worst_text}{compared}; "
+        f"{detail.title}: {_describe_members(alert)} at {value}{worst_text}{compared}; "
         f"the rule fires when {detail.bounds} for {rule.for_minutes} minutes.",
         f"Out of bounds since {detail.began}; newest data of {', '.join(detail.reads)}: {detail.data_until or '?'}.",
     ]

@@ -153,6 +153,7 @@ class RuleAlerts:
         detail = RuleDetail(
             pipeline=self._pipeline,
             rule=self._rule.name,
+            title=self._rule.description.rstrip(".") or self._rule.name,
             episode=f"{subject}:{cause}@{self.raised[cause]}",
             labels={},
             label_sets=listed,

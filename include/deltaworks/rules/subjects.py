@@ -49,6 +49,7 @@ def parse_subject(subject: str) -> tuple[str, str, dict[str, str]]:
 class RuleDetail:
     """The `detail` of a rule's notification, as plain data.
 
+    - `title`: what the rule detects, in words.
     - `episode`: an id that all notifications of an episode share: raised, reminders, resolved.
     - `labels`: labels of the subject; `label_sets`: full label sets, for a storm all that fire.
     - `minute`: the last evaluated minute; `began`: the first minute beyond the bounds; `fired`: the minute that fired.
@@ -60,6 +61,7 @@ class RuleDetail:
     rule: str
     episode: str
     labels: Mapping[str, str | None]
+    title: str = ""
     label_sets: Sequence[Mapping[str, str | None]] = ()
     label_sets_count: int = 1
     minute: str = ""

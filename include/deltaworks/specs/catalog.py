@@ -72,6 +72,17 @@ class Catalog:
         return find_by_name(name, self.collectors, "collector")
 
     @property
+    def owners(self) -> dict[str, str]:
+        """Owner of each pipeline, relay, collector and remediation by name. A pipeline has priority."""
+        remediations = {spec.name: spec.owner for spec in self.environment.remediations}
+        groups: tuple[Mapping[str, PipelineSpec | RelaySpec | CollectorSpec], ...] = (
+            self.collectors,
+            self.relays,
+            self.pipelines,
+        )
+        return remediations | {name: spec.owner for group in groups for name, spec in group.items()}
+
+    @property
     def namespaces(self) -> dict[str, tuple[PipelineSpec, ...]]:
         """Pipelines with personal data by their token namespace, sorted."""
         by_name: dict[str, tuple[PipelineSpec, ...]] = {}

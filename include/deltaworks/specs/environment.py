@@ -1,14 +1,14 @@
-"""Spec of an environment: storages, messaging, Spark, Airflow, alert channels and overrides."""
+"""Spec of an environment: storages, messaging, Spark, Airflow, and overrides."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from deltaworks.errors import Severity
+from deltaworks.specs.alert_channels import AlertsSpec, webhook_channel
 from deltaworks.specs.base import (
     Name,
     Reference,
@@ -29,69 +29,6 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 #: Environment variable with a webhook URL for alerts. Needs no change of the environment's file.
 WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
-
-
-class ChannelSpec(Spec):
-    """Settings that all alert channels have. `resolved: false` omits notifications of resolved alerts."""
-
-    name: Name
-    min_severity: Severity = "warning"
-    resolved: bool = True
-
-
-class SnsChannelSpec(ChannelSpec):
-    """An SNS topic, reached with the environment's `messaging` or with an Airflow connection.
-
-    On a FIFO topic (`.fifo`) repeated notifications are deduplicated. Undeliverable messages of subscriptions go to
-    `dead_letters`; `deltaworks alerts check` lists subscriptions without a dead-letter queue.
-    """
-
-    kind: Literal["sns"]
-    topic: TextOrReference
-    dead_letters: TextOrReference | None = Field(default=None, description="ARN of an SQS queue")
-    aws_conn_id: str | None = Field(default=None, description="Airflow connection, if Airflow sends")
-
-
-class WebhookChannelSpec(ChannelSpec):
-    """A URL that receives each notification as JSON by POST."""
-
-    kind: Literal["webhook"]
-    url: TextOrReference
-    token: SecretReference | None = Field(default=None, description="sent as a bearer token")
-    timeout_seconds: float = Field(default=5.0, gt=0, le=60)
-
-
-class LogChannelSpec(ChannelSpec):
-    """The log of the sending process."""
-
-    kind: Literal["log"]
-
-
-AnyChannelSpec = Annotated[SnsChannelSpec | WebhookChannelSpec | LogChannelSpec, Field(discriminator="kind")]
-
-
-class AlertsSpec(Spec):
-    """Alert channels. Each receives alerts from its `min_severity` upwards."""
-
-    channels: tuple[AnyChannelSpec, ...] = (
-        LogChannelSpec.model_construct(kind="log", name="log", min_severity="info"),
-    )
-    deadman_seconds: float = Field(
-        default=300, ge=60, description="age of the health check's heartbeat from which an alert is raised"
-    )
-    docs_url: str = Field(default="", description="base URL of the published docs, for links to runbooks")
-
-    @model_validator(mode="after")
-    def _check_unique_names(self) -> Self:
-        names = [channel.name for channel in self.channels]
-        if len(set(names)) < len(names):
-            raise ValueError("two channels have the same name")
-        return self
-
-    @property
-    def channel_kinds(self) -> dict[str, str]:
-        """Kinds of the channels by name."""
-        return {channel.name: channel.kind for channel in self.channels}
 
 
 class SparkSpec(Spec):
@@ -359,14 +296,14 @@ class EnvironmentSpec(Spec):
     def with_webhook(self, url: str) -> Self:
         """Returns the environment with a further channel `webhook` for the URL in WEBHOOK_VARIABLE.
 
-        A declared channel of that name has priority. The URL, usually a secret, is only read when a notification is
-        sent.
+        A declared channel of that name has priority. The URL, usually a secret, is not stored: it is read when a
+        notification is sent. A URL of Slack or Teams gets the chat's own format.
 
         Args:
             url: the variable's value; an empty one adds no channel.
         """
         if not url or any(channel.name == "webhook" for channel in self.alerts.channels):
             return self
-        channel = WebhookChannelSpec(kind="webhook", name="webhook", url=f"env:{WEBHOOK_VARIABLE}")
+        channel = webhook_channel("webhook", url, f"env:{WEBHOOK_VARIABLE}")
         alerts = self.alerts.model_copy(update={"channels": (*self.alerts.channels, channel)})
         return self.model_copy(update={"alerts": alerts})

@@ -111,6 +111,7 @@ class _ProjectLoader:
     def _overrides(self, path: Path) -> None:
         relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}
         _check_operation_dags(self.catalog.environment, path, self.pipelines)
+        _check_environment(self.catalog, path, self.pipelines)
         _check_collector(self.catalog, path)
         names = {"relays": relays, "pipelines": set(self.pipelines)}
         names["collectors"] = set(collector_files(self.catalog.root))
@@ -146,6 +147,22 @@ def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collectio
                 for number, name in errors
             ]
         )
+
+
+def _check_environment(catalog: Catalog, path: Path, pipelines: Collection[str]) -> None:
+    """Rejects unknown names in routes, and remediations of unknown rules, which would never act."""
+    environment = catalog.environment
+    if not environment.alerts.routes and not environment.remediations:
+        return
+    # Imported lazily: few environments have routes or remediations.
+    from deltaworks.specs.environment_checks import ProjectNames, environment_problems
+
+    owners = {name: owner for name, owner in catalog.owners.items() if name not in catalog.pipelines}
+    names = ProjectNames(pipelines=catalog.pipelines, declared=pipelines, owners=owners)
+    problems = list(environment_problems(environment, names))
+    if problems:
+        file = read_declaration(path)
+        raise invalid_spec_error([file.error_at(*problem) for problem in problems])
 
 
 def _check_collector(catalog: Catalog, path: Path) -> None:

@@ -49,10 +49,9 @@ class RemediationSpec(Spec):
     owner: str = "data-platform"
     queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notifications")
     rule: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
+    label: Name = Field(description="the label of the rule whose values are targets")
     action: TrafficWebhookSpec
-    targets: tuple[str, ...] = Field(
-        description=("label values of the rule, which are also the target names of the webhook")
-    )
+    targets: tuple[str, ...] = Field(description="values of the label, which are also the target names of the webhook")
     step: float = Field(gt=0, description="weight moved per shift; weights add up to 1")
     floor: float = Field(default=0.1, ge=0, description="minimum weight of each target")
     cooldown_minutes: float = Field(default=15, ge=1)

@@ -8,11 +8,11 @@ import pytest
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import Deadman, write_health_heartbeat
-from deltaworks.alerts.notification import Notification, sample_notification
+from deltaworks.alerts.notification import Notification, sample_notifications
 from deltaworks.alerts.raising import alerts, raise_alert
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
-from deltaworks.specs.environment import AlertsSpec
+from deltaworks.specs.alert_channels import AlertsSpec
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.alerts.conftest import Clock
 from tests.unit.alerts.test_sending import RecordingSender, channel_of
@@ -136,11 +136,11 @@ def test_a_missing_topic_is_named_and_a_working_one_accepts_a_test(aws: Aws) -> 
 
     assert channel_problems(well, aws.messaging) == []
     assert [problem.is_blocking for problem in channel_problems(gone, aws.messaging)] == [True]
-    well.send(sample_notification())
+    well.send(sample_notifications(ends=False)[0])
     (got,) = aws.received(queue)
     assert got["runbook"] == "https://docs.test/reference/alerts.md#channels"
     with pytest.raises(TransientError) as refused:
-        gone.send(sample_notification())
+        gone.send(sample_notifications(ends=False)[0])
     assert refused.value.condition == "CHANNEL_FAILED"
 
 

@@ -8,7 +8,9 @@ from typing import Any, get_args
 
 import pytest
 
-from deltaworks.alerts.channels import SENDERS, Channel, open_channels, senders
+from deltaworks.alerts import sending
+from deltaworks.alerts.channels import SENDERS, Channel, MessageContext, open_channels, senders
+from deltaworks.alerts.channels.routing import Router
 from deltaworks.alerts.channels.senders import boto3_sns_sender
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
@@ -22,8 +24,8 @@ from deltaworks.alerts.sending import (
 )
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import TransientError
-from deltaworks.specs.environment import AlertsSpec, ChannelSpec, LogChannelSpec, SnsChannelSpec
+from deltaworks.errors import ContractError, TransientError
+from deltaworks.specs.alert_channels import AlertsSpec, AnyChannelSpec, LogChannelSpec, SnsChannelSpec
 from deltaworks.testing import present
 from tests.http_server import HttpAnswer, HttpRequest, http_server
 from tests.unit.alerts.aws_harness import Aws
@@ -206,7 +208,7 @@ def test_a_duplicate_notification_arrives_once_only_on_a_fifo_topic(
 ) -> None:
     topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
     aws.subscribe(topic, queue)
-    send = boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
+    send = boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging, MessageContext())
     notification = raise_and_read(objects, clock)
 
     send(notification)
@@ -293,6 +295,67 @@ def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, c
 
     assert result.failing_channels == ("a",)
     assert [notification.cause for notification in well.notifications] == ["STREAM_HUNG"]
+
+
+def test_a_channel_that_never_answers_delays_no_other_and_is_told(
+    objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PASS_SECONDS", 0.2)
+    monkeypatch.setattr(sending, "STUCK_SECONDS", 0.2)
+    raise_and_read(objects, clock)
+    stuck, well, gate = RecordingSender(), RecordingSender(), threading.Event()
+    stuck.before = gate.wait
+    try:
+        channels = [channel_of(stuck, "a"), channel_of(well, "b")]
+        first = send_notifications(objects, channels, now=clock.now)
+        at_once = [notification.cause for notification in well.notifications]
+        send_notifications(objects, channels, now=clock.advance(1))
+    finally:
+        gate.set()
+
+    assert (first.failing_channels, first.sent, first.waiting) == (("a",), 1, 1)
+    assert at_once == ["STREAM_HUNG"]
+    assert [notification.cause for notification in well.notifications] == ["STREAM_HUNG", "CHANNEL_FAILING"]
+    assert "has not answered" in well.notifications[1].summary
+
+
+def test_a_notification_that_a_channel_rejects_holds_up_no_later_one(objects: LocalObjects, clock: Clock) -> None:
+    first = raise_and_read(objects, clock)
+    clock.advance(1)
+    raise_and_read(objects, clock, subject="later")
+    said = RecordingSender()
+
+    rejections = [ContractError("NOTIFICATION_REJECTED", "invalid_blocks")]
+
+    def reject_first() -> None:
+        if rejections:
+            raise rejections.pop()
+
+    said.before = reject_first
+    result = send_notifications(objects, [channel_of(said)], now=clock.now)
+
+    assert (result.sent, result.waiting, result.failing_channels) == (1, 1, ("log",))
+    assert [notification.subject for notification in said.notifications] == ["later"]
+    send_notifications(objects, [channel_of(said)], now=clock.advance(601))
+    assert first.id in {notification.id for notification in said.notifications}, "it is tried again"
+
+
+def test_the_routes_of_an_environment_decide_what_is_sent(objects: LocalObjects, clock: Clock) -> None:
+    declared = {
+        "channels": [{"kind": "log", "name": name} for name in ("people", "games")],
+        "routes": [{"owners": ["games-data"], "channels": ["games"]}, {"channels": ["people"]}],
+    }
+    spec, owners = AlertsSpec.model_validate(declared), {"games": "games-data", "shop": "sales"}
+    told = {name: RecordingSender() for name in ("people", "games")}
+    opened = [Channel(channel, told[channel.name], Router(spec, owners)) for channel in spec.channels]
+    raise_and_read(objects, clock)
+    raise_and_read(objects, clock, subject="stream shop")
+
+    result = send_notifications(objects, opened, now=clock.now)
+
+    assert (result.sent, result.waiting) == (2, 0)
+    assert [one.subject for one in told["games"].notifications] == ["stream games"]
+    assert [one.subject for one in told["people"].notifications] == ["stream shop"]
 
 
 def test_an_invalid_spool_object_is_skipped(objects: LocalObjects, clock: Clock) -> None:
@@ -395,9 +458,10 @@ def test_the_log_is_the_default_channel(objects: LocalObjects, clock: Clock, mon
 
 
 def test_every_kind_of_channel_that_can_be_declared_has_a_sender() -> None:
-    declared = {get_args(spec.model_fields["kind"].annotation)[0] for spec in ChannelSpec.__subclasses__()}
+    specs = get_args(get_args(AnyChannelSpec)[0])
+    declared = {get_args(spec.model_fields["kind"].annotation)[0] for spec in specs}
 
-    assert declared == set(SENDERS)
+    assert declared == {*SENDERS, "sns"}
 
 
 def test_channel_names_are_unique() -> None:
@@ -413,7 +477,8 @@ def test_a_long_notification_fits_sns(aws: Aws, objects: LocalObjects, clock: Cl
     raised = raise_and_read(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)})
     notification = raised.replace(subject="ü" * 300)
 
-    boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notification)
+    send = boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging, MessageContext())
+    send(notification)
 
     assert len(notification.title) <= 100
     assert len(aws.received(queue)) == 1

@@ -26,6 +26,7 @@ def declared(url: str = "http://127.0.0.1:1/", **more: Any) -> RemediationSpec:
             "name": "shift_cdn",
             "queue_url": "http://127.0.0.1:1/queue",
             "rule": RULE,
+            "label": "cdn",
             "action": {"kind": "webhook", "url": url, "timeout_seconds": 0.3},
             "targets": ["a", "b"],
             "step": 0.2,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from deltaworks.alerts.channels import MessageContext
 from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import open_subjects
@@ -425,7 +426,7 @@ def wired(tmp_path: Path, aws: Aws, director: Director) -> Wired:
 def test_a_rule_that_fires_moves_weight_once_though_its_notice_comes_twice(wired: Wired) -> None:
     notification = wired.harness.fires("a")
     for _ in range(2):
-        publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
+        publish(wired.aws.client("sns"), sns_message(wired.topic, notification, MessageContext()))
     process = wired.process()
     for _ in range(2):
         process.run_once()
@@ -447,7 +448,7 @@ def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
 
 def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> None:
     notification = wired.harness.fires("a")
-    publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
+    publish(wired.aws.client("sns"), sns_message(wired.topic, notification, MessageContext()))
     wired.harness.director.silent_reads = 1
     process = wired.process()
     with pytest.raises(Exception, match="TRAFFIC_UNREACHABLE"):

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.alerts.channels import open_channels
 from deltaworks.alerts.sending import send_notifications
-from deltaworks.specs.environment import AlertsSpec
+from deltaworks.specs.alert_channels import AlertsSpec
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.rules.rule_harness import RATE, RuleHarness, rules_project

@@ -1,4 +1,4 @@
-"""Channels that send notifications: their interface, and the channels `sns`, `log` and `webhook`.
+"""Channels `sns`, `log` and `webhook`, which send the notification's record or its line.
 
 `sns` publishes to a topic and checks its subscriptions, `log` writes to the log of the process that sends
 notifications, and `webhook` posts each notification as JSON to a URL.
@@ -10,46 +10,15 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from deltaworks.alerts.channels.channel import ChannelProblem, Send
+from deltaworks.alerts.channels.message import MessageContext, runbook_url
+from deltaworks.alerts.channels.posting import channel_error, post_json
 from deltaworks.alerts.notification import Notification
-from deltaworks.errors import TransientError
+from deltaworks.specs.alert_channels import LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.environment import AnyChannelSpec, LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.storage import AwsSpec
-
-
-class Send(Protocol):
-    """Sends one notification. Raises TransientError CHANNEL_FAILED if it is not accepted."""
-
-    def __call__(self, notification: Notification) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """A declared channel with its sender."""
-
-    spec: AnyChannelSpec
-    send: Send
-
-    @property
-    def name(self) -> str:
-        """The declared name of the channel."""
-        return self.spec.name
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelProblem:
-    """A problem of a channel. `is_blocking` is set if no notification would arrive."""
-
-    text: str
-    is_blocking: bool = False
-
-
-def rejection_error(channel: str, why: object) -> TransientError:
-    """Builds the error for a notification that a channel did not accept."""
-    return TransientError("CHANNEL_FAILED", f"Channel {channel!r} did not accept a notification: {why}.")
-
 
 #: Details of rule notifications that become message attributes, for filter policies.
 _RULE_ATTRIBUTES = ("pipeline", "rule")
@@ -67,7 +36,7 @@ class SnsMessage:
     deduplication_id: str | None = None
 
 
-def sns_message(topic: str, notification: Notification) -> SnsMessage:
+def sns_message(topic: str, notification: Notification, context: MessageContext) -> SnsMessage:
     """Builds the message for a topic. Attributes let subscriptions filter by severity, cause and kind, and rule
     notifications also by pipeline and rule.
 
@@ -81,7 +50,7 @@ def sns_message(topic: str, notification: Notification) -> SnsMessage:
     return SnsMessage(
         topic=topic,
         subject=notification.title,
-        body=json.dumps(notification.record(), indent=2, ensure_ascii=False),
+        body=json.dumps(published_record(notification, context), indent=2, ensure_ascii=False),
         attributes={"severity": notification.severity, "cause": notification.cause, "kind": notification.kind}
         | {name: value for name, value in rule_attributes.items() if isinstance(value, str) and value},
         group=group if fifo else None,
@@ -115,7 +84,7 @@ def publish(client: Any, message: SnsMessage) -> None:
     )
 
 
-def boto3_sns_sender(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
+def boto3_sns_sender(spec: SnsChannelSpec, messaging: AwsSpec, context: MessageContext) -> Send:
     """Creates the sender used outside Airflow."""
     client: Any = None
 
@@ -125,9 +94,9 @@ def boto3_sns_sender(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
 
         try:
             client = client or sns_client(messaging)
-            publish(client, sns_message(resolve_text(spec.topic), notification))
+            publish(client, sns_message(resolve_text(spec.topic), notification, context))
         except (BotoCoreError, ClientError) as error:
-            raise rejection_error(spec.name, error) from error
+            raise channel_error(spec.name, error) from error
 
     return send
 
@@ -170,7 +139,7 @@ log = logging.getLogger("deltaworks.alerts")
 _LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 
-def log_sender(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
+def log_sender(_spec: LogChannelSpec, _context: MessageContext) -> Send:
     """Creates the sender: one line per notification, at the log level of its severity."""
 
     def send(notification: Notification) -> None:
@@ -179,22 +148,25 @@ def log_sender(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
     return send
 
 
-def webhook_sender(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
-    """Creates the sender. Its errors never contain the URL, which may be a secret."""
+def webhook_sender(spec: WebhookChannelSpec, context: MessageContext) -> Send:
+    """Creates the sender: the notification's record as JSON, with its id in a header."""
 
     def send(notification: Notification) -> None:
-        import httpx2
-
         headers = {"X-Deltaworks-Notification": notification.id}
         if spec.token is not None:
             headers["Authorization"] = f"Bearer {spec.token.resolve()}"
-        try:
-            response = httpx2.post(
-                resolve_text(spec.url), json=notification.record(), headers=headers, timeout=spec.timeout_seconds
-            )
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise rejection_error(spec.name, type(error).__name__) from error
-        if response.status_code >= 300:
-            raise rejection_error(spec.name, f"it answered {response.status_code}")
+        post_json(
+            spec.name,
+            resolve_text(spec.url),
+            published_record(notification, context),
+            timeout_seconds=spec.timeout_seconds,
+            headers=headers,
+        )
 
     return send
+
+
+def published_record(notification: Notification, context: MessageContext) -> dict[str, Any]:
+    """Returns the record of a notification, with the URL of its runbook if the docs are published."""
+    url = runbook_url(notification, context)
+    return notification.replace(runbook=url).record() if url else notification.record()

@@ -19,9 +19,10 @@ from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verd
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.privacy.paths import control_path
+from deltaworks.specs.alert_channels import AlertsSpec, LogChannelSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
-from deltaworks.specs.environment import WEBHOOK_VARIABLE, AlertsSpec, LogChannelSpec
+from deltaworks.specs.environment import WEBHOOK_VARIABLE
 
 #: The job runs every five minutes; a short outage must not raise an alert.
 MAX_BEHIND_SECONDS: Final = 3600.0
@@ -119,7 +120,7 @@ def process_reports(
 
 #: The setting to add, in one line.
 CHANNEL_SETUP_HINT = (
-    f"set {WEBHOOK_VARIABLE} to a URL that accepts alerts as JSON, or declare a channel of kind webhook or sns "
+    f"set {WEBHOOK_VARIABLE} to a URL that accepts alerts as JSON, or declare a channel of another kind than log "
     "under `alerts` of the environment; test it with `deltaworks alerts check --send`"
 )
 

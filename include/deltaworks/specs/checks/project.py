@@ -25,6 +25,7 @@ from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment_checks import ProjectNames, environment_problems
 from deltaworks.specs.gold import cross_pipeline_table
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.loading import NO_KEYS, read_declaration
@@ -176,6 +177,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
     checker.check_pipelines()
     checker.check_collectors()
     checker.check_overrides()
+    checker.check_names()
     checker.check_cluster()
     return checker.result
 
@@ -191,6 +193,7 @@ class _ProjectChecker:
         self._environment: EnvironmentSpec | None = None
         self._relay_files = {path.stem: path for path in sorted((root / "include" / "relays").glob("*.yaml"))}
         self._pipeline_files = pipeline_files(root)
+        self._collectors: dict[str, CollectorSpec] = {}
 
     def check_environment(self) -> None:
         """Checks the environment. If it is invalid, overrides are not checked."""
@@ -243,6 +246,7 @@ class _ProjectChecker:
             declaration = self._read(path, Overrides())
             spec = self._spec(CollectorSpec, declaration) if declaration is not None else None
             if spec is not None and declaration is not None:
+                self._collectors[path.stem] = spec
                 problems = collector_problems(spec, path, self._pipeline_files)
                 self._add(*(declaration.error_at(*problem[:2]) for problem in problems))
 
@@ -259,6 +263,25 @@ class _ProjectChecker:
             (self.result.errors if unused.is_typo else self.result.warnings).append(
                 self._with_relative_path(spec_error)
             )
+
+    def check_names(self) -> None:
+        """Checks alert routes and remediations: their pipelines, rules, labels and owners."""
+        if self._environment is None:
+            return
+        names = ProjectNames(
+            pipelines=self.result.pipelines, declared=self._pipeline_files, owners=self._process_owners()
+        )
+        problems = list(environment_problems(self._environment, names))
+        if problems:
+            file = read_declaration(self._file)
+            self._add(*(file.error_at(*problem) for problem in problems))
+
+    def _process_owners(self) -> dict[str, str]:
+        """Returns the owner of each relay, collector and remediation; empty where its spec is invalid."""
+        owners = dict.fromkeys((*self._relay_files, *collector_files(self._root)), "")
+        remediations = self._environment.remediations if self._environment is not None else ()
+        specs = {**self._collectors, **self.result.relays, **{spec.name: spec for spec in remediations}}
+        return owners | {name: spec.owner for name, spec in specs.items()}
 
     def check_cluster(self) -> None:
         """Warns if the cluster has too little capacity, so that jobs would wait."""

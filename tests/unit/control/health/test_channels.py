@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.control.health.processes import channel_finding, channel_warning
 from deltaworks.errors.conditions import catalog
-from deltaworks.specs.environment import AlertsSpec
+from deltaworks.specs.alert_channels import AlertsSpec
 from deltaworks.specs.project import load_catalog
 from tests.unit.maintenance.table_data import project
 
