@@ -161,12 +161,14 @@ class _MutationBatch:
     def _by_delta_rs(
         self, lake: Lake, key: str, declared: TableSpec, intervals: DataFrame, affected: AffectedRange
     ) -> None:
+        from deltaworks.mutations.merge import merge_source
         from deltaworks.mutations.small_merge import SmallMerge
         from deltaworks.tables.commit import Step
 
         opened = lake.open(key)
         assert opened is not None
-        SmallMerge(declared, intervals, affected, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
+        source = merge_source(declared, intervals)
+        SmallMerge(declared, source, affected, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
 
     def _by_spark(
         self, table: Path, declared: TableSpec, intervals: DataFrame, affected: AffectedRange, size: int

@@ -66,7 +66,7 @@ class Platform:
         IngestRun(self.spark, self.catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run()
 
     def mutate(self) -> None:
-        MutationRun(self.spark, self.catalog, PIPELINE, lease_wait_seconds=60).run()
+        MutationRun(lambda: self.spark, self.catalog, PIPELINE, lease_wait_seconds=60).run()
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return table_rows(Lake(self.catalog.environment.lake), PIPELINE, table)

@@ -29,7 +29,7 @@ from deltaworks.airflow.operation_dags import (
     rebuild_gold_task,
 )
 from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
-from deltaworks.airflow.scheduled_dags import pipeline_dag
+from deltaworks.airflow.scheduled_dags import declared_engine, pipeline_dag
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.errors import ContractError
 from deltaworks.operations.approval_checks import has_declared_options
@@ -212,11 +212,6 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     return dag
 
 
-def declared_engine(spec: PipelineSpec, environment: EnvironmentSpec) -> MaintenanceEngine:
-    """Returns what does the work of a pipeline's maintenance: as the pipeline declares, or else the environment."""
-    return spec.maintenance_on or environment.maintenance_on
-
-
 def engine_template(declared: MaintenanceEngine) -> str:
     """Returns a template for the engine of a step: as the run's form says, or else as declared.
 
@@ -224,6 +219,11 @@ def engine_template(declared: MaintenanceEngine) -> str:
     """
     of_steps = "auto" if declared == "spark" else declared
     return f"{{{{ params.{ENGINE} or ('{of_steps}' if params.{STEPS} else '{declared}') }}}}"
+
+
+def mutation_engine_template(declared: MaintenanceEngine) -> str:
+    """Returns a template for the engine of mutations: a process applies small batches unless jobs are declared."""
+    return f"{{{{ 'spark' if (params.{ENGINE} or '{declared}') == 'spark' else 'process' }}}}"
 
 
 def _has_catalogs(spec: PipelineSpec, environment: EnvironmentSpec) -> bool:
@@ -271,7 +271,8 @@ def _maintenance_params(
 
 
 def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: DagForm) -> list[BaseOperator]:
-    engine = {"engine": engine_template(declared_engine(spec, environment))}
+    declared = declared_engine(spec, environment)
+    engine = {"engine": engine_template(declared)}
 
     def task(name: str, **settings: Any) -> BaseOperator:
         return operation_task(name, spec.pipeline, environment, form=form, **_STEP_SETTINGS | settings)
@@ -279,7 +280,8 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: D
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
         # Runs before OPTIMIZE, which then compacts the files that it wrote.
-        steps.append(task("mutate_tables", values={"dry_run": DRY_RUN_IF_MANUAL}))
+        values = {"dry_run": DRY_RUN_IF_MANUAL, ENGINE_OPTION: True}
+        steps.append(task("mutate_tables", values=values, engine=mutation_engine_template(declared)))
         steps.append(task("purge_deleted"))
     # Runs before OPTIMIZE, which then need not rewrite the deleted rows, and before VACUUM, which then includes the
     # files.

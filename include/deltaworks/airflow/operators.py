@@ -341,7 +341,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         Spark job runs and reports the error.
         """
         engine, options = self.engine.strip(), self.chosen_options(context)
-        if self.remaining_work is not None:
+        if self.remaining_work is not None and engine != "process":
             self._why = _remaining_work(engine, self.remaining_work)
             return False
         is_dry_run = hasattr(options, ENGINE_OPTION) and bool(getattr(options, DRY_RUN, False))

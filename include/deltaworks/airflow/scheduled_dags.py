@@ -25,11 +25,13 @@ from deltaworks.airflow.operation_dags import (
     rebuild_gold_task,
 )
 from deltaworks.airflow.operation_forms import form_params, set_form
+from deltaworks.operations.base import ENGINE_OPTION
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm, form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
@@ -170,18 +172,35 @@ def _operation_dag(
     form = form_of(get_operation(name))
     with pipeline_dag(spec, form.kind, **settings) as dag:
         operation_task(name, spec.pipeline, environment, form=form, **(task or {}))
-    set_form(dag, form_params(form, spec))
+    params = form_params(form, spec)
+    # The declaration says what does the work, and not the form of a run.
+    params.pop(ENGINE_OPTION, None)
+    set_form(dag, params)
     return dag
 
 
+def declared_engine(spec: PipelineSpec, environment: EnvironmentSpec) -> MaintenanceEngine:
+    """Returns what does the work of a pipeline's maintenance: as the pipeline declares, or else the environment."""
+    return spec.maintenance_on or environment.maintenance_on
+
+
 def mutation_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up."""
+    """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up.
+
+    A submitted job opens a Spark session only for a batch that needs it. Where not every job is to be submitted, a
+    process applies small batches, and a job only the others.
+    """
     assert spec.mutations is not None
+    engine = "spark" if declared_engine(spec, environment) == "spark" else "process"
     return _operation_dag(
         spec,
         "mutate_tables",
         environment,
-        task={"values": {"dry_run": DRY_RUN_IF_MANUAL}, "look_if": _LOOK_ON_SCHEDULE},
+        task={
+            "values": {"dry_run": DRY_RUN_IF_MANUAL, ENGINE_OPTION: True},
+            "look_if": _LOOK_ON_SCHEDULE,
+            "engine": engine,
+        },
         description=f"Applies the requests of {spec.pipeline} to its tables",
         timeout=timedelta(hours=6),
         schedule=names.cron_timetable(spec.mutations.schedule),

@@ -18,7 +18,7 @@ from deltaworks.cli.output import listing_command, print_line
 from deltaworks.control.listing import Listing
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from deltaworks.mutations.request_file import RequestFile
 
@@ -48,7 +48,8 @@ def resolve(
 
     An id that two entities used in turn gives two rows; a deleted entity has no final id.
     """
-    from deltaworks.mutations.request_file import MAX_REQUESTS, read_request_file, resolve_small_entities
+    from deltaworks.mutations.local_resolve import MAX_REQUESTS, resolve_entities_locally
+    from deltaworks.mutations.request_file import read_request_file
 
     if as_csv and as_json:
         raise typer.BadParameter("use either --csv or --json")
@@ -56,15 +57,15 @@ def resolve(
     requests = read_request_file(file)
     if requests.ignored_columns:
         print_line(f"Ignored columns: {', '.join(requests.ignored_columns)}", error=True)
-    if requests.requests.num_rows <= MAX_REQUESTS:
-        rows_without_spark = small_intervals(requests) if show_all else resolve_small_entities(requests.requests)
+    if len(requests.requests) <= MAX_REQUESTS:
+        rows_without_spark = small_intervals(requests) if show_all else resolve_entities_locally(requests.requests)
         print_rows(rows_without_spark, INTERVAL_COLUMNS if show_all else ENTITY_COLUMNS, form, sys.stdout)
         return
     rows, columns = (resolved_intervals, INTERVAL_COLUMNS) if show_all else (resolved_entities, ENTITY_COLUMNS)
     from deltaworks.mutations.requests import resolve_settings
 
     session = _session()
-    with resolve_settings(session, request_count=requests.requests.num_rows):
+    with resolve_settings(session, request_count=len(requests.requests)):
         print_rows(rows(session, requests), columns, form, sys.stdout)
 
 
@@ -104,7 +105,7 @@ def resolved_entities(spark: SparkSession, file: RequestFile) -> Iterator[dict[s
     """Yields the entities of a file, by organisation, origin and time."""
     from deltaworks.mutations.entities import resolve_entities
 
-    entities = resolve_entities(spark.createDataFrame(file.requests)).orderBy("org_id", "origin_id", "valid_from")
+    entities = resolve_entities(spark.createDataFrame(file.to_arrow())).orderBy("org_id", "origin_id", "valid_from")
     for row in entities.toLocalIterator():
         yield {name: row[name] for name in ENTITY_COLUMNS}
 
@@ -116,24 +117,24 @@ def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[
     """
     from deltaworks.mutations.resolve import resolve as resolve_requests
 
-    intervals = resolve_requests(spark.createDataFrame(file.requests)).orderBy("org_id", "id", "valid_from")
+    intervals = resolve_requests(spark.createDataFrame(file.to_arrow())).orderBy("org_id", "id", "valid_from")
     for row in intervals.toLocalIterator():
-        written = _interval_row(row, file)
+        written = _interval_row(row.asDict(), file)
         if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
             yield written
 
 
 def small_intervals(file: RequestFile) -> Iterator[dict[str, Any]]:
     """Yields the intervals of a small file as `resolved_intervals` does, without Spark."""
-    from deltaworks.mutations.request_file import resolve_small_intervals
+    from deltaworks.mutations.local_resolve import resolve_locally
 
-    for row in resolve_small_intervals(file.requests):
-        written = _interval_row(row, file)
+    for interval in resolve_locally(file.requests):
+        written = _interval_row({name: getattr(interval, name) for name in INTERVAL_COLUMNS}, file)
         if written["valid_from"] is None or written["valid_from"] != written["valid_to"]:
             yield written
 
 
-def _interval_row(row: Row | Mapping[str, Any], file: RequestFile) -> dict[str, Any]:
+def _interval_row(row: Mapping[str, Any], file: RequestFile) -> dict[str, Any]:
     times = {name: file.original_time(row[name]) for name in ("valid_from", "valid_to")}
     return {name: row[name] for name in INTERVAL_COLUMNS} | times
 

@@ -318,11 +318,17 @@ def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iter
 
 
 def optimize_table(
-    spark: SessionFactory, lake: Lake, pipeline: str, layout: Layout, *, acquire_turn: TurnFactory = uncontested_turn
+    spark: SessionFactory | None,
+    lake: Lake,
+    pipeline: str,
+    layout: Layout,
+    *,
+    acquire_turn: TurnFactory = uncontested_turn,
 ) -> OptimizeResult:
     """Runs OPTIMIZE on all partitions of a table that need it, for a job that holds the table exclusively. Idempotent.
 
     Args:
+        spark: None leaves partitions that need Spark to another run.
         acquire_turn: acquires the write turn for each group.
     """
     policy = OptimizePolicy().inline()

@@ -27,6 +27,7 @@ from deltaworks.control.provenance import PURGE_DELETED, current_run, user_metad
 from deltaworks.control.records.mutation import SUPERSEDED, MutationBatch, MutationCompletion
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
+from deltaworks.maintenance.optimize import SessionFactory
 from deltaworks.mutations.batch_steps import BatchSteps
 from deltaworks.mutations.bounds import BatchPlanner, mutable_tables, mutations_spec
 from deltaworks.specs.catalog import Catalog
@@ -34,6 +35,7 @@ from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUM
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.file_workers import table_rows
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.rewrite import SparkRequiredError
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
 log = logging.getLogger(__name__)
@@ -46,24 +48,29 @@ CLEANUP_EVERY_BATCHES = 100
 
 @dataclass(slots=True)
 class MutationResult:
-    """The batches that a run applied: `completed` were begun by an earlier run, `batches` by this one."""
+    """The batches that a run applied: `completed` were begun by an earlier run, `batches` by this one.
+
+    The run ended before a batch that needs Spark, which it does not have, if `spark_reason` is not empty.
+    """
 
     pipeline: str
     completed: list[MutationCompletion] = field(default_factory=list)
     batches: list[MutationCompletion] = field(default_factory=list)
+    spark_reason: str = ""
 
 
 class MutationRun:
     """Applies the requests of a pipeline. Idempotent, and safe concurrently with the stream and other writers.
 
     Args:
+        spark: opens the Spark session for the first batch that needs it; None leaves such a batch to another run.
         acquire_turn: acquires the write turn of a table for its merge; by default the stream's write turn.
         fault: test hook, called at `fixed` and the points of `BatchSteps`.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SessionFactory | None,
         catalog: Catalog,
         pipeline: str,
         *,
@@ -105,16 +112,20 @@ class MutationRun:
         with self._exclusive_lock() as lock:
             self._home.start_overs.reject_unfinished()
             max_versions = self._planner.current_versions()
-            unfinished = self._unfinished_batch()
-            if unfinished is not None:
-                result.completed.append(self._complete(unfinished, check=lock.check, abandon=everything))
-            while len(result.batches) < max_batches:
-                batch = self._plan_next(max_versions, organisation=organisation, everything=everything)
-                if batch is None:
-                    break
-                result.batches.append(self._complete(batch, check=lock.check))
-                if organisation is not None or everything:
-                    break
+            try:
+                unfinished = self._unfinished_batch()
+                if unfinished is not None:
+                    result.completed.append(self._complete(unfinished, check=lock.check, abandon=everything))
+                while len(result.batches) < max_batches:
+                    batch = self._plan_next(max_versions, organisation=organisation, everything=everything)
+                    if batch is None:
+                        break
+                    result.batches.append(self._complete(batch, check=lock.check))
+                    if organisation is not None or everything:
+                        break
+            except SparkRequiredError as error:
+                # The batch is recorded, so the run with Spark completes it within the same bounds.
+                result.spark_reason = str(error)
             if any(end.number % CLEANUP_EVERY_BATCHES == 0 for end in result.batches):
                 self._batches.delete_old_records()
         return result
@@ -162,11 +173,12 @@ class MutationRun:
         self._batches.complete(completion)
         self._fault("ended")
         log.warning(
-            "pipeline=%s mutation batch %d: %s rows=%d",
+            "pipeline=%s mutation batch %d: %s rows=%d engine=%s",
             batch.pipeline,
             batch.number,
             completion.outcome,
             completion.rows,
+            completion.engine,
         )
         return completion
 

@@ -8,11 +8,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
-from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.records.mutation import MutationBatch, VersionRange
-from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
-from deltaworks.mutations.bounds import Arrivals, mutable_spec, mutations_spec, read_arrivals
+from deltaworks.mutations.bounds import (
+    Arrivals,
+    bounds_unavailable,
+    mutable_spec,
+    mutations_spec,
+    read_arrivals,
+)
 from deltaworks.mutations.interval_diff import (
     changed_periods,
     full_coverage,
@@ -20,9 +24,10 @@ from deltaworks.mutations.interval_diff import (
     local_checkpoint,
     merge_periods,
 )
-from deltaworks.mutations.merge import MAX_LISTED_ORGANISATIONS, AffectedRange, affected_range
+from deltaworks.mutations.merge import affected_range
 from deltaworks.mutations.requests import invalid_reason, resolve_settings
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
+from deltaworks.mutations.small_merge import MAX_LISTED_ORGANISATIONS, AffectedRange
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -194,7 +199,7 @@ class BatchFrames:
         try:
             return self._session.read.format("delta").option("versionAsOf", span.up_to).load(uri)
         except Exception as error:
-            raise _bounds_unavailable(self._batch, error) from error
+            raise bounds_unavailable(self._batch, error) from error
 
     def _requests(self, scope: OrganisationScope, *, condition: str = "true") -> DataFrame:
         """Returns requests in the input schema of `resolve`, with the name that each may assign."""
@@ -251,17 +256,3 @@ class BatchFrames:
 def _filter_organisations(rows: DataFrame, organisations: set[str]) -> DataFrame:
     is_listable = len(organisations) <= MAX_LISTED_ORGANISATIONS
     return rows.where(F.col(ORG_COLUMN).isin(*sorted(organisations))) if is_listable else rows
-
-
-def _bounds_unavailable(batch: MutationBatch, error: Exception) -> Exception:
-    mapped = as_deltaworks_error(error)
-    # A missing file is most likely one of an old version, which VACUUM has deleted.
-    if mapped.condition not in ("JOB_FAILED", "DATA_FILE_MISSING"):
-        return mapped
-    return ContractError(
-        "MUTATION_BOUNDS_UNAVAILABLE",
-        f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
-        f"{batch.requests.up_to}, which no longer exists: {mapped.message}",
-        hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` abandons it and compares all rows "
-        "with all requests again.",
-    )

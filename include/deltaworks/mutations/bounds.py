@@ -14,10 +14,11 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import OPERATIONS_WITHOUT_NEW_ROWS, current_run, parse_user_metadata
 from deltaworks.control.records.mutation import MutationBatch, VersionRange
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -289,3 +290,18 @@ class BatchPlanner:
         if name == self._mutations_spec.requests and max_requests is not None:
             up_to = last_version_within(self._lake, key, after=after, up_to=up_to, max_rows=max_requests)
         return VersionRange(table=name, table_id=table_id, after=after, up_to=up_to)
+
+
+def bounds_unavailable(batch: MutationBatch, error: Exception) -> Exception:
+    """Returns the error to raise if the requests of a batch cannot be read at their recorded version."""
+    mapped = as_deltaworks_error(error)
+    # A missing file is most likely one of an old version, which VACUUM has deleted.
+    if mapped.condition not in ("JOB_FAILED", "DATA_FILE_MISSING"):
+        return mapped
+    return ContractError(
+        "MUTATION_BOUNDS_UNAVAILABLE",
+        f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
+        f"{batch.requests.up_to}, which no longer exists: {mapped.message}",
+        hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` abandons it and compares all rows "
+        "with all requests again.",
+    )

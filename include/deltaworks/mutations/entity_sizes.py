@@ -9,8 +9,10 @@ would take several joins per batch, and connect entities that used an id one aft
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,8 +20,8 @@ from pyspark.sql import functions as F
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.summaries.base import truncate
-from deltaworks.mutations.batch_frames import BatchFrames
 from deltaworks.mutations.bounds import mutable_tables, mutations_spec
+from deltaworks.mutations.local_resolve import Interval
 from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
@@ -40,17 +42,47 @@ class LargestEntity:
     example_id: str
 
 
-def check_entity_sizes(objects: ObjectStore, spec: PipelineSpec, frames: BatchFrames) -> None:
+class ResolvedBatch(Protocol):
+    """A batch whose requests are resolved, by either engine."""
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests of the organisations in scope."""
+
+    def large_entities(self, *, limit: int) -> list[LargestEntity]:
+        """Returns the largest entity of every organisation that has one of more than `limit` ids."""
+
+    def organisations_in_scope(self, organisations: set[str]) -> set[str]:
+        """Returns those of the organisations that the batch covers."""
+
+
+def check_entity_sizes(objects: ObjectStore, spec: PipelineSpec, batch: ResolvedBatch) -> None:
     """Raises and resolves the alerts of the organisations of a batch. Idempotent; errors are logged."""
     try:
         limit = mutations_spec(spec).alert_above_ids
         # An id is moved by a request of its own, so fewer requests cannot join more ids.
-        entities = large_entities(frames.resolved_intervals, limit=limit) if frames.request_count > limit else []
+        entities = batch.large_entities(limit=limit) if batch.request_count > limit else []
         opened = _open_organisations(objects, spec)
-        resolved = frames.scope.intersection(opened) - {entity.organisation for entity in entities}
+        resolved = batch.organisations_in_scope(opened) - {entity.organisation for entity in entities}
         update_alerts(objects, spec, entities, resolved=resolved)
     except Exception as error:  # the rows are correct; a batch must not fail because of its alert
         log.warning("pipeline=%s the sizes of entities were not checked: %s", spec.pipeline, error)
+
+
+def large_entities_locally(intervals: Iterable[Interval], *, limit: int) -> list[LargestEntity]:
+    """Returns the same as `large_entities`, for intervals in this process."""
+    ids: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for interval in intervals:
+        if interval.hops > 0:
+            deleted_at = (interval.last_time or 0) if interval.deleted else 0
+            ids[interval.org_id, interval.final_id, deleted_at].add(interval.id)
+    largest: dict[str, tuple[int, str, str]] = {}
+    for (organisation, final_id, _), members in ids.items():
+        if len(members) > limit:
+            size = (len(members), final_id, min(members))
+            largest[organisation] = max(largest.get(organisation, size), size)
+    found = [LargestEntity(organisation, name, count, one) for organisation, (count, name, one) in largest.items()]
+    return sorted(found, key=lambda entity: (-entity.ids, entity.organisation))[:_MAX_ORGANISATIONS]
 
 
 def large_entities(intervals: DataFrame, *, limit: int) -> list[LargestEntity]:

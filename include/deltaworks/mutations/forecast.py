@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.mutation import MutationBatch
+from deltaworks.maintenance.optimize import SessionFactory
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.batch_frames import BatchFrames
 from deltaworks.mutations.bounds import BatchPlanner, mutable_tables
+from deltaworks.mutations.commits import StepCommits
 from deltaworks.mutations.entities import components, edges
-from deltaworks.mutations.merge import TARGET, TableMerge
+from deltaworks.mutations.local_batch import LocalBatch, reasons_for_spark
+from deltaworks.mutations.local_resolve import connected_ids
+from deltaworks.mutations.merge import TableMerge
+from deltaworks.mutations.small_merge import TARGET
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.rewrite import SparkRequiredError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,20 @@ class Forecast:
 
 
 def forecast(
-    spark: SparkSession, catalog: Catalog, pipeline: str, *, organisation: str | None = None, everything: bool = False
+    spark: SessionFactory | None,
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    organisation: str | None = None,
+    everything: bool = False,
 ) -> Forecast | None:
     """Forecasts the unfinished batch, otherwise the next one; returns None if no rows arrived. Reads only.
 
+    Args:
+        spark: opens the Spark session for a batch that needs it.
+
     Raises:
+        SparkRequiredError: only Spark can forecast the batch, and there is none.
         ConfigError: MUTATIONS_UNDECLARED.
         ContractError: MUTATION_BATCH_UNREADABLE, MUTATION_BOUNDS_UNAVAILABLE.
     """
@@ -68,8 +82,51 @@ def forecast(
     batch = unfinished or bounds.plan_batch(ended + 1, organisation=organisation, everything=everything)
     if batch is None:
         return None
-    frames = BatchFrames(spark.newSession(), lake, spec, batch)
+    reasons = reasons_for_spark(lake, spec, batch)
+    if not reasons:
+        try:
+            return _forecast_locally(lake, spec, batch, unfinished=unfinished is not None)
+        except SparkRequiredError as error:
+            reasons = [str(error)]
+    if spark is None:
+        raise SparkRequiredError("; ".join(reasons))
+    frames = BatchFrames(spark().newSession(), lake, spec, batch)
     return _forecast(lake, spec, batch, frames, unfinished=unfinished is not None)
+
+
+def _forecast_locally(lake: Lake, spec: PipelineSpec, batch: MutationBatch, *, unfinished: bool) -> Forecast:
+    commits = StepCommits(lake, spec.pipeline, batch.number, before_commit=lambda: None)
+    local = LocalBatch(lake, spec, batch, commits)
+    counts = local.request_counts()
+    invalid = counts.pop("", 0)
+    hops = [interval.hops for interval in local.intervals]
+    sizes = {(org, component): size for (org, _), (component, size) in connected_ids(local.requests).items()}
+    existing_tables = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
+    return Forecast(
+        pipeline=spec.pipeline,
+        batch_number=batch.number,
+        unfinished=unfinished,
+        requests=counts,
+        invalid_requests=invalid,
+        organisations=len({request.org_id for request in local.requests}),
+        chains=sum(count >= 2 for count in hops),
+        longest_chain=max(hops, default=0),
+        components=len(sizes),
+        largest_component=max(sizes.values(), default=0),
+        tables=tuple(_forecast_table_locally(lake, spec, local, table) for table in existing_tables),
+    )
+
+
+def _forecast_table_locally(lake: Lake, spec: PipelineSpec, local: LocalBatch, table: TableSpec) -> TableForecast:
+    sizes = file_sizes_by_partition(lake, paths.table(spec.pipeline, table.name))
+    files = list(local.matching_files(table))
+    return TableForecast(
+        table=table.name,
+        rows=sum(rows for _, _, rows in files),
+        files=len(files),
+        total_files=sum(map(len, sizes.values())),
+        partitions=len({partition for _, partition, _ in files}),
+    )
 
 
 def _forecast(

@@ -10,12 +10,11 @@ every affected file. Reads are slower until OPTIMIZE removes the marked rows.
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,38 +22,26 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.provenance import MUTATE, user_metadata
 from deltaworks.mutations.bounds import mutable_spec
+from deltaworks.mutations.small_merge import (
+    MAX_LISTED_ORGANISATIONS,
+    PERIOD_COLUMNS,
+    SET_PREFIX,
+    SOURCE,
+    TARGET,
+    AffectedRange,
+)
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
-#: Maximum number of organisations listed in a condition; more are bounded by their range.
-MAX_LISTED_ORGANISATIONS = 2_000
 #: Bytes rewritten by one task, and the maximum file size.
 BYTES_PER_TASK = 128 << 20
 MAX_TASKS = 2_000
 TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-TARGET, SOURCE = "target", "source"
 DELETION_VECTORS = "delta.enableDeletionVectors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AffectedRange:
-    """The range of rows that a batch can change. `organisations` is None if there are too many to list.
-
-    Times that are null are unbounded. `periods` is the number of periods; 0 means that nothing changes.
-    """
-
-    periods: int
-    organisations: tuple[str, ...] | None = ()
-    first_organisation: str | None = None
-    last_organisation: str | None = None
-    first_id: str | None = None
-    last_id: str | None = None
-    since: dt.datetime | None = None
-    until: dt.datetime | None = None
 
 
 def affected_range(periods: DataFrame) -> AffectedRange:
@@ -171,6 +158,16 @@ def parse_text(text: Column, kind: str) -> Column:
     if kind == "string":
         return text
     return text.try_cast(kind) if isinstance(parse_type(kind), Primitive | Decimal) else F.from_json(text, kind)
+
+
+def merge_source(table: TableSpec, periods: DataFrame) -> pa.Table:
+    """Collects periods as the source of a `SmallMerge`. They must be few enough for the driver."""
+    types = table.column_types()
+    set_values = [
+        parse_text(F.col("fields")[F.lit(name)], types[name]).alias(f"{SET_PREFIX}{name}")
+        for name in mutable_spec(table).fields
+    ]
+    return periods.select(*PERIOD_COLUMNS, *set_values).toArrow()
 
 
 def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:

@@ -17,13 +17,10 @@ from typing import Literal
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from deltaworks.errors import ConcurrencyError
 from deltaworks.maintenance.table_health.measure import file_sizes_by_partition
 from deltaworks.mutations.bounds import mutable_spec
-from deltaworks.mutations.merge import SOURCE, TARGET, AffectedRange, parse_text
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
@@ -32,29 +29,45 @@ from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 
+TARGET, SOURCE = "target", "source"
+#: Columns of periods in the source of a merge.
+PERIOD_COLUMNS = (ORG_COLUMN, "id", "valid_from", "valid_to", "final_id", "deleted")
 #: Prefix of source columns with set values; avoids clashes with other source columns.
-_SET_PREFIX = "set_"
+SET_PREFIX = "set_"
+#: Maximum number of organisations listed in a condition; more are bounded by their range.
+MAX_LISTED_ORGANISATIONS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffectedRange:
+    """The range of rows that a batch can change. `organisations` is None if there are too many to list.
+
+    Times that are null are unbounded. `periods` is the number of periods; 0 means that nothing changes.
+    """
+
+    periods: int
+    organisations: tuple[str, ...] | None = ()
+    first_organisation: str | None = None
+    last_organisation: str | None = None
+    first_id: str | None = None
+    last_id: str | None = None
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
 
 
 class SmallMerge:
-    """Merges periods into one mutable table. The constructor collects the periods.
+    """Merges periods into one mutable table.
 
     Args:
-        periods: as in `TableMerge`, few enough to collect.
+        source: the periods: PERIOD_COLUMNS, and the set value of each mutable field, in its type, as SET_PREFIX and
+            its name.
     """
 
-    def __init__(self, table: TableSpec, periods: DataFrame, affected: AffectedRange, *, batch: int) -> None:
-        mutable = mutable_spec(table)
-        types = table.column_types()
-        set_values = [
-            parse_text(F.col("fields")[F.lit(name)], types[name]).alias(f"{_SET_PREFIX}{name}")
-            for name in mutable.fields
-        ]
-        key_columns = (ORG_COLUMN, "id", "valid_from", "valid_to", "final_id", "deleted")
-        self._mutable = mutable
+    def __init__(self, table: TableSpec, source: pa.Table, affected: AffectedRange, *, batch: int) -> None:
+        self._mutable = mutable_spec(table)
         self._affected = affected
         self._batch = batch
-        self._source: pa.Table = periods.select(*key_columns, *set_values).toArrow()
+        self._source = source
 
     def execute(self, snapshot: DeltaTable, step: Step, user_metadata: str) -> None:
         """Merges into `snapshot`, which must not contain `step`, as one commit under that step.
@@ -89,12 +102,15 @@ class SmallMerge:
             commit_step(snapshot, [], step=step, user_metadata=user_metadata)
 
     def condition(self) -> str:
-        """Returns the SQL join condition of rows and periods, for rows whose values would change."""
+        """Returns the SQL join condition of rows and periods, for rows whose values would change, with literals."""
+        return " AND ".join([*self._pruning_conditions(), self.match_condition()])
+
+    def match_condition(self) -> str:
+        """Returns the join condition without the literals, whose syntax is that of delta-rs."""
         time, start, end = f'{TARGET}."event_time"', f'{SOURCE}."valid_from"', f'{SOURCE}."valid_to"'
         differs = [f"({present} IS DISTINCT FROM {value})" for _, present, value in self._assignments()]
         return " AND ".join(
             [
-                *self._pruning_conditions(),
                 f'{TARGET}."{ORG_COLUMN}" = {SOURCE}."{ORG_COLUMN}"',
                 f'{TARGET}."{self._mutable.origin}" = {SOURCE}."id"',
                 f"({start} IS NULL OR {time} >= {start})",
@@ -106,7 +122,7 @@ class SmallMerge:
     def _assignments(self) -> list[tuple[str, str, str]]:
         """Returns the columns that change, each with its present and new value."""
         fields = [
-            (name, f'{TARGET}."{name}"', f'coalesce({SOURCE}."{_SET_PREFIX}{name}", {TARGET}."{origin}")')
+            (name, f'{TARGET}."{name}"', f'coalesce({SOURCE}."{SET_PREFIX}{name}", {TARGET}."{origin}")')
             for name, origin in self._mutable.fields.items()
         ]
         return [

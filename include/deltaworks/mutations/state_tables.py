@@ -254,7 +254,7 @@ def name_changes(names: DataFrame, stored: DataFrame) -> DataFrame:
     pairs = target.join(source, list(_NAME_KEY), "full_outer")
     is_removed = F.col("new.name").isNull()
     values = [
-        F.coalesce(F.col(f"new.{name}"), F.col(f"stored.{name}")).alias(name)
+        F.when(is_removed, F.col(f"stored.{name}")).otherwise(F.col(f"new.{name}")).alias(name)
         for name in _NAME_COLUMNS
         if name not in _NAME_KEY
     ]

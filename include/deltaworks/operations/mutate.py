@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -28,20 +29,64 @@ class MutateOptions(Options):
     org: str | None = Field(None, description="Only requests of this organisation, ahead of all others.")
     everything: bool = Field(False, description="Compare all rows with all requests, including applied ones.")
     dry_run: bool = Field(True, description="Only list the rows that would change.")
+    spark: bool = Field(True, description="Apply large batches with Spark; off leaves them to another run.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedBatch:
+    """A mutation batch of a run.
+
+    Args:
+        engine: what resolved its requests and merged its rows.
+        seconds: its duration; the stream could not write a table for `pause_seconds`.
+        spark_work_count: 1 for a batch that this run left to one with Spark, for `reason`.
+    """
+
+    batch: int
+    pipeline: str
+    outcome: str
+    requests: int = 0
+    rows: int = 0
+    files: int = 0
+    engine: str = ""
+    seconds: float = 0.0
+    pause_seconds: float = 0.0
+    reason: str = ""
+    spark_work_count: int = 0
+
+    @classmethod
+    def of(cls, end: MutationCompletion) -> AppliedBatch:
+        """Returns a completed batch."""
+        merged_by = sorted({table.engine for table in end.tables} - {""})
+        return cls(
+            batch=end.number,
+            pipeline=end.pipeline,
+            outcome=end.outcome,
+            requests=sum(end.requests.values()) + end.invalid_requests,
+            rows=end.rows,
+            files=sum(table.files_removed for table in end.tables),
+            engine=", merged by ".join(part for part in (end.engine, " and ".join(merged_by)) if part),
+            seconds=round(sum(end.seconds.values()), 3),
+            pause_seconds=end.pause_seconds,
+        )
 
 
 def mutate(context: OperationContext, options: MutateOptions) -> Report:
     """Applies mutation requests batch by batch. An interrupted batch is completed first."""
     if options.dry_run:
         from deltaworks.mutations.forecast import forecast
+        from deltaworks.tables.rewrite import SparkRequiredError
 
-        forecasted = forecast(
-            context.spark(),
-            context.catalog,
-            context.subject,
-            organisation=options.org,
-            everything=options.everything,
-        )
+        try:
+            forecasted = forecast(
+                context.spark if options.spark else None,
+                context.catalog,
+                context.subject,
+                organisation=options.org,
+                everything=options.everything,
+            )
+        except SparkRequiredError as error:
+            return Report(parts=[f"The batch needs Spark: {error}. Count with Spark."], exit_code=1)
         return Report(parts=[_NO_REQUESTS]) if forecasted is None else _forecast_report(forecasted)
     from deltaworks.control.objects import open_objects
     from deltaworks.control.summaries.base import log_failures
@@ -50,7 +95,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
     from deltaworks.mutations.apply import MutationRun
 
     with batch_lineage(context.catalog, context.subject, "mutations") as lineage:
-        result = MutationRun(context.spark(), context.catalog, context.subject).run(
+        result = MutationRun(context.spark if options.spark else None, context.catalog, context.subject).run(
             organisation=options.org, everything=options.everything
         )
         ends = [*result.completed, *result.batches]
@@ -58,7 +103,17 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
             lineage.add(table.table, table.rows)
     with log_failures(f"The summary of the mutations of {context.subject}"):
         record_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
-    return Report(parts=[batch_listing(ends)] if ends else [_NO_REQUESTS], results=ends)
+    results = [AppliedBatch.of(end) for end in ends]
+    parts: list[str | Listing] = [batch_listing(ends)] if ends else []
+    if result.spark_reason:
+        left = AppliedBatch(
+            batch=0, pipeline=context.subject, outcome="left to Spark", reason=result.spark_reason, spark_work_count=1
+        )
+        results.append(left)
+        parts.append(f"A batch needs Spark: {result.spark_reason}. A run with Spark completes it.")
+    elif not results:
+        results.append(AppliedBatch(batch=0, pipeline=context.subject, outcome="nothing", reason=_NO_REQUESTS))
+    return Report(parts=parts or [_NO_REQUESTS], results=results)
 
 
 def look(context: OperationContext, options: MutateOptions) -> Look:
@@ -97,13 +152,13 @@ def look_at_backlogs(catalog: Catalog, *, now: datetime | None = None) -> Look:
 
 def batch_listing(ends: Sequence[MutationCompletion]) -> Listing:
     """Lists completed mutation batches, one per row."""
-    listing = Listing(("batch", "outcome", "ended", "requests", "rows", "files", "pause s", "seconds"))
+    listing = Listing(("batch", "outcome", "engine", "ended", "requests", "rows", "files", "pause s", "seconds"))
     for end in ends:
         requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(end.requests.items()))
         refused = f", {end.invalid_requests:,} not understood" if end.invalid_requests else ""
         files = sum(table.files_removed for table in end.tables)
         counts = (f"{requests}{refused}", f"{end.rows:,}", f"{files:,}", f"{end.pause_seconds:.1f}")
-        listing.add(end.number, end.outcome, end.at, *counts, f"{sum(end.seconds.values()):.1f}")
+        listing.add(end.number, end.outcome, end.engine, end.at, *counts, f"{sum(end.seconds.values()):.1f}")
     return listing
 
 

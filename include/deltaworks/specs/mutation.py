@@ -122,6 +122,13 @@ class MutationsSpec(Spec):
     max_turn_seconds: Annotated[int, _NEXT_MUTATIONS] = Field(
         default=600, ge=10, description="maximum time that the stream waits for the table"
     )
+    small_batch_requests: Annotated[int, _NEXT_MUTATIONS] = Field(
+        default=20_000,
+        ge=0,
+        description=(
+            "apply a batch without Spark if its organisations have at most as many requests; 0: always with Spark"
+        ),
+    )
     small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes), _NEXT_MUTATIONS] = Field(
         default=1 << 30,
         ge=0,

@@ -126,7 +126,7 @@ def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[
     """Applies all received requests."""
 
     def once() -> Counts:
-        done = MutationRun(spark, catalog, PIPELINE, lease_wait_seconds=wait_seconds).run()
+        done = MutationRun(lambda: spark, catalog, PIPELINE, lease_wait_seconds=wait_seconds).run()
         ends = [*done.completed, *done.batches]
         return {
             "batches": len(ends),

@@ -90,7 +90,7 @@ def main() -> int:
             table = Path(catalog.environment.lake.prefix) / paths.table(pipeline, "activities")
             threading.Thread(target=_die_in_merge, args=(table,), daemon=True).start()
 
-    run = MutationRun(spark, catalog, pipeline, fault=hit)
+    run = MutationRun(lambda: spark, catalog, pipeline, fault=hit)
     done = run.run()
     ends: list[Any] = [*done.completed, *done.batches]
     for end in ends:

@@ -35,7 +35,7 @@ DATA, REQUESTS, TOLD = "activities", "requests", "notifications"
 def declared(
     *, partition_by: Sequence[str] = ("org_id",), deletion_vectors: bool | None = None, **mutations: Any
 ) -> PipelineSpec:
-    """Returns the pipeline's declaration; `mutations` overrides that section."""
+    """Returns the pipeline's declaration; `mutations` overrides that section. Batches are applied by Spark."""
     columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
     source = {name: name.removeprefix("origin_") for name in columns}
     return pipeline_spec(
@@ -58,7 +58,7 @@ def declared(
         declare_table(TOLD, "org_id string", announces={"table": DATA}, partition_by=["org_id", "ingested_date"]),
         pipeline=PIPELINE,
         event={"name": {"path": "kind"}, "time": {"path": "time"}, "id": "id"},
-        mutations={"requests": REQUESTS, "notifications": TOLD, **mutations},
+        mutations={"requests": REQUESTS, "notifications": TOLD, "small_batch_requests": 0, **mutations},
     )
 
 

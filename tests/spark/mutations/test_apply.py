@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,66 +29,13 @@ from deltaworks.tables.query import connect
 from deltaworks.tables.time_travel import TimeTravel
 from deltaworks.testing import present
 from tests.crashes import Crash, crash_at
-from tests.spark.mutations.cases import Log, generated
-from tests.spark.mutations.mutation_harness import DATA, FIELDS, PIPELINE, START, TOLD, MutationHarness, declared
-from tests.unit.mutations.replay_oracle import Row, replay
-
-
-def moment(time: float) -> dt.datetime:
-    return START + dt.timedelta(seconds=time)
-
-
-class Interleaving:
-    """Organisations with one log each, whose rows and requests land in random order in several parts."""
-
-    def __init__(self, logs: Sequence[Log], *, parts: int, seed: int) -> None:
-        self._logs = logs
-        chance = random.Random(seed)
-        self.rows: list[list[dict[str, Any]]] = [[] for _ in range(parts)]
-        self.requests: list[list[dict[str, Any]]] = [[] for _ in range(parts)]
-        for org, log in enumerate(logs):
-            for number, (name, half) in enumerate(_probes(chance)):
-                row = {"org_id": f"o{org}", "event_id": f"o{org}-{number}", "id": name, "time": moment(half / 2)}
-                chance.choice(self.rows).append(row)
-            for each in log:
-                request = {"org_id": f"o{org}", "op": each.op, "id": each.id, "new_id": each.new_id, "seq": each.seq}
-                given = list(each.fields.items()) or None
-                chance.choice(self.requests).append({**request, "time": moment(each.time), "fields": given})
-
-    def expected(self) -> dict[str, tuple[str, bool, dict[str, str]]]:
-        """Returns the oracle's rows after all requests."""
-        found = {}
-        for org, log in enumerate(self._logs):
-            landed = [row for part in self.rows for row in part if row["org_id"] == f"o{org}"]
-            by_event = {row["event_id"]: Row(origin=row["id"], time=_seconds(row["time"])) for row in landed}
-            replay(list(by_event.values()), log)
-            for event, row in by_event.items():
-                values = {name: row.fields.get(name) or f"{name}0" for name in FIELDS}
-                found[event] = (row.id, row.deleted, values)
-        return found
-
-
-def _probes(chance: random.Random) -> Iterator[tuple[str, int]]:
-    for name in "abcde":
-        for half in chance.sample(range(19), 5):
-            yield name, half
-
-
-def _seconds(time: dt.datetime) -> float:
-    return (time - START).total_seconds()
-
-
-def ended(stage: MutationHarness) -> dict[str, tuple[str, bool, dict[str, str]]]:
-    rows = stage.rows()
-    assert len({row["event_id"] for row in rows}) == len(rows)
-    return {
-        row["event_id"]: (row["contact_id"], bool(row["_deleted"]), {name: row[name] for name in FIELDS})
-        for row in rows
-    }
+from tests.spark.mutations.cases import generated
+from tests.spark.mutations.interleaving import Interleaving, ended, request, row
+from tests.spark.mutations.mutation_harness import DATA, PIPELINE, START, TOLD, MutationHarness, declared
 
 
 def run(spark: SparkSession, stage: MutationHarness, **options: Any) -> Any:
-    return MutationRun(spark, stage.catalog, PIPELINE).run(**options)
+    return MutationRun(lambda: spark, stage.catalog, PIPELINE).run(**options)
 
 
 @pytest.mark.integration
@@ -114,15 +59,6 @@ def test_any_interleaving_of_rows_and_requests_equals_a_replay_of_the_log(
     again = run(spark, stage, everything=True)
     assert [end.rows for end in again.batches] == [0]
     assert ended(stage) == expected
-
-
-def request(org: str, time: float, op: str, each_id: str, to: str | None = None, **values: Any) -> dict[str, Any]:
-    base = {"org_id": org, "op": op, "id": each_id, "new_id": to, "seq": 1, "time": moment(time), "fields": None}
-    return base | values
-
-
-def row(org: str, event: str, each_id: str, time: float) -> dict[str, Any]:
-    return {"org_id": org, "event_id": event, "id": each_id, "time": moment(time)}
 
 
 def test_a_batch_changes_only_the_requested_rows_and_notifies_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -195,7 +131,7 @@ def repeat(spark: SparkSession, stage: MutationHarness) -> MutationCompletion:
     """Runs the newest batch again, like a process that was wrongly declared dead."""
     batch = present(stage.batches.batch(stage.batches.numbers()[1]))
     steps = BatchSteps(
-        spark,
+        lambda: spark,
         stage.lake,
         stage.spec,
         batch,
@@ -212,7 +148,7 @@ def test_two_concurrent_runs_are_rejected(spark: SparkSession, tmp_path: Path) -
     lease.acquire(wait_seconds=0)
     try:
         with pytest.raises(ConcurrencyError, match="LEASE_HELD"):
-            MutationRun(spark, stage.catalog, PIPELINE, lease_wait_seconds=0).run()
+            MutationRun(lambda: spark, stage.catalog, PIPELINE, lease_wait_seconds=0).run()
     finally:
         lease.release()
     assert run(spark, stage).batches == []
@@ -233,7 +169,7 @@ def test_a_dry_run_forecasts_a_batch_and_writes_nothing(spark: SparkSession, tmp
     )
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
 
-    found = forecast(spark, stage.catalog, PIPELINE)
+    found = forecast(lambda: spark, stage.catalog, PIPELINE)
 
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
     assert found is not None
@@ -244,7 +180,7 @@ def test_a_dry_run_forecasts_a_batch_and_writes_nothing(spark: SparkSession, tmp
     assert (table.rows, table.files, table.total_files, table.partitions) == (3, 2, 2, 2)
     (end,) = run(spark, stage).batches
     assert end.rows == table.rows
-    assert forecast(spark, stage.catalog, PIPELINE) is None
+    assert forecast(lambda: spark, stage.catalog, PIPELINE) is None
 
 
 @pytest.mark.integration
@@ -314,9 +250,9 @@ def test_a_crash_after_any_step_is_recovered(
     for part, point in enumerate(points):
         land(stage, part)
         with pytest.raises(Crash):
-            MutationRun(spark, stage.catalog, PIPELINE, fault=crash_at(point)).run()
+            MutationRun(lambda: spark, stage.catalog, PIPELINE, fault=crash_at(point)).run()
 
-    result = MutationRun(spark, stage.catalog, PIPELINE).run()
+    result = MutationRun(lambda: spark, stage.catalog, PIPELINE).run()
 
     last = len(points) - 1
     rows = stage.rows()
@@ -331,7 +267,7 @@ def test_a_crash_after_any_step_is_recovered(
     assert all(end is not None and end.outcome == "applied" for end in ends)
     # A batch completed after its intervals were stored may have nothing to merge.
     assert {table.engine for end in ends for table in end.tables} - {""} == {engine}
-    assert MutationRun(spark, stage.catalog, PIPELINE).run().batches == []
+    assert MutationRun(lambda: spark, stage.catalog, PIPELINE).run().batches == []
 
 
 def tell(stage: MutationHarness, batch: int) -> None:
@@ -372,14 +308,14 @@ def test_a_reader_sees_each_row_once_after_batches_of_both_kinds(spark: SparkSes
         rows=[row("acme", "late", "a", 2)],
         requests=[request("acme", 3, "rename", "a", "b"), request("bolt", 9, "delete", "a")],
     )
-    MutationRun(spark, stage.catalog, PIPELINE).run()
+    MutationRun(lambda: spark, stage.catalog, PIPELINE).run()
     # The mutation batch announced its changes first; its rows are read when the stream's batch announces them.
     assert read() == [("late", "b", False), ("one", "b", False), ("three", "a", True)]
     tell(stage, 2)
     assert read() == []
 
     stage.land(requests=[request("bolt", 20, "undelete", "a"), request("acme", 9, "merge", "c", "b")])
-    MutationRun(spark, stage.catalog, PIPELINE).run()
+    MutationRun(lambda: spark, stage.catalog, PIPELINE).run()
     assert read() == [("three", "a", False), ("two", "b", False)]
 
     assert copy == {each["event_id"]: (each["contact_id"], bool(each["_deleted"])) for each in stage.rows()}

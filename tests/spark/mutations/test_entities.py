@@ -1,7 +1,7 @@
 """Entities in real requests: renames end at the known targets, and one that is too large raises an alert.
 
 That both ways of resolving agree is marked `integration`: test_resolve.py compares Spark's way with a replay of
-generated logs, and its twin without a JVM, tests/unit/mutations/test_request_file.py, the other way.
+generated logs, and its twin without a JVM, tests/unit/mutations/test_local_resolve.py, the other way.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from deltaworks.mutations import entity_sizes
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_frames import OrganisationScope
 from deltaworks.mutations.entity_sizes import ENTITY_TOO_LARGE, LargestEntity, large_entities
-from deltaworks.mutations.request_file import RequestFile, read_request_file, resolve_small_entities
+from deltaworks.mutations.local_resolve import resolve_entities_locally
+from deltaworks.mutations.request_file import RequestFile, read_request_file
 from deltaworks.mutations.requests import REQUEST_SCHEMA
 from deltaworks.mutations.resolve import resolve
 from tests.shared_data import SHARED_DATA
-from tests.spark.mutations.cases import frame, generated
+from tests.spark.mutations.cases import generated
 from tests.spark.mutations.mutation_harness import PIPELINE, START, MutationHarness, declared
+from tests.unit.mutations.test_local_resolve import requests_of
 
 RENAMES = SHARED_DATA / "id_mutations"
 published = pytest.mark.skipif(not RENAMES.is_dir(), reason=f"the published renames are not at {RENAMES}")
@@ -124,13 +126,13 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
 
 @pytest.mark.integration
 def test_small_files_resolve_without_spark_as_with_it(spark: SparkSession) -> None:
-    requests = frame(spark, generated(300, start=5))
-    file = RequestFile(requests=requests.toArrow(), original_times=(), ignored_columns=())
+    requests = tuple(requests_of(generated(300, start=5)))
+    file = RequestFile(requests=requests, original_times=(), ignored_columns=())
 
     def rows_of(frames: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return sorted((tuple(str(row[name]) for name in names) for row in frames), key=str)
 
-    small = rows_of(resolve_small_entities(file.requests), ENTITY_COLUMNS)
+    small = rows_of(resolve_entities_locally(file.requests), ENTITY_COLUMNS)
     assert small == rows_of(resolved_entities(spark, file), ENTITY_COLUMNS)
 
 
@@ -177,7 +179,7 @@ def test_a_giant_entity_raises_an_alert_until_its_requests_are_undone(
         return sorted(row["contact_id"] for row in stage.rows())
 
     def run() -> set[str]:
-        MutationRun(spark, stage.catalog, PIPELINE).run()
+        MutationRun(lambda: spark, stage.catalog, PIPELINE).run()
         return open_subjects(stage.objects, ENTITY_TOO_LARGE)
 
     rows = [{"org_id": "acme", "event_id": each_id, "id": each_id, "time": START} for each_id in ids]

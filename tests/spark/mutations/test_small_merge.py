@@ -20,8 +20,8 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.mutations import small_merge as engine_choice
-from deltaworks.mutations.commits import StepCommits, engine_of, merge_metric
-from deltaworks.mutations.merge import TableMerge, affected_range, merge_settings
+from deltaworks.mutations.commits import SparkStepCommits, engine_of, merge_metric
+from deltaworks.mutations.merge import TableMerge, affected_range, merge_settings, merge_source
 from deltaworks.mutations.small_merge import SmallMerge, plan_merge
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -135,14 +135,14 @@ class Bench:
     def opened(self, engine: str) -> DeltaTable:
         return present(self.lake.open(self.key(engine)))
 
-    def commits(self, number: int, before: Callable[[], None] = lambda: None) -> StepCommits:
-        return StepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before_commit=before)
+    def commits(self, number: int, before: Callable[[], None] = lambda: None) -> SparkStepCommits:
+        return SparkStepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before_commit=before)
 
     def merge(self, engine: str, wanted: DataFrame, number: int, before: Callable[[], None] = lambda: None) -> int:
         """Merges with one engine; returns the attempts."""
         reach, commits, name = affected_range(wanted), self.commits(number, before), self.tables[engine].name
         if engine == "delta_rs":
-            small = SmallMerge(self.table, wanted, reach, batch=number)
+            small = SmallMerge(self.table, merge_source(self.table, wanted), reach, batch=number)
             return commits.commit_once_with_delta_rs(name, small.execute, check=lambda: None)
         session = commits._session
         merge, uri = TableMerge(self.table, wanted, reach), self.lake.storage.spark_uri(self.key(engine))
@@ -256,7 +256,9 @@ def test_a_merge_retries_after_a_conflict_and_skips_a_step_committed_meanwhile(
     for number in (1, 2, 3):
         step = Step(f"{PIPELINE}/mutation/{bench.tables['delta_rs'].name}", number)
         with pytest.raises(ConcurrencyError, match="DELTA_CONFLICT"):
-            SmallMerge(bench.table, other, affected_range(other), batch=number).execute(stale, step, json.dumps({}))
+            SmallMerge(bench.table, merge_source(bench.table, other), affected_range(other), batch=number).execute(
+                stale, step, json.dumps({})
+            )
     assert [bench.merge("delta_rs", wanted, number) for number in (1, 2)] == [0, 0]
     assert bench.rows("delta_rs") == now != merged
 

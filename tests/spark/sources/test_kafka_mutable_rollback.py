@@ -69,7 +69,7 @@ class RollbackHarness:
 
     def run(self) -> None:
         IngestRun(self.spark, self.catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run()
-        MutationRun(self.spark, self.catalog, PIPELINE).run()
+        MutationRun(lambda: self.spark, self.catalog, PIPELINE).run()
 
     def ended(self) -> dict[str, list[tuple[Any, ...]]]:
         """What rows and intervals say, whatever batch they came in."""

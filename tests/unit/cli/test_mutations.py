@@ -104,6 +104,7 @@ def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(harne
             generation=1,
             outcome=APPLIED,
             at="2026-01-01T00:00:00.000+00:00",
+            engine="process",
             requests={"delete": 2},
             invalid_requests=1,
             tables=(done,),
@@ -119,6 +120,7 @@ def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(harne
     assert re.split(r"  +", line) == [
         "1",
         "applied",
+        "process",
         "2026-01-01T00:00:00.000+00:00",
         "2 delete, 1 not understood",
         "1,234",

@@ -1,25 +1,18 @@
-"""Request files and their replay: order, every error with its line, and small ones that resolve without Spark."""
+"""Request files: order, every error with its line, and small ones that resolve without Spark."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
 
 from deltaworks.errors import ConfigError
-from deltaworks.mutations.request_file import read_request_file, resolve_small_entities, resolve_small_intervals
+from deltaworks.mutations.local_resolve import resolve_entities_locally
+from deltaworks.mutations.request_file import read_request_file
 from tests.commands import output_of
 from tests.processes import run_process
-from tests.spark.mutations.cases import Log, logs
-from tests.unit.mutations.examples import EXAMPLES, Example
-from tests.unit.mutations.replay_oracle import Request, Row, replay
 
 
 def written(folder: Path, text: str) -> Path:
@@ -30,23 +23,21 @@ def written(folder: Path, text: str) -> Path:
 
 def moments(path: Path) -> list[tuple[str, int]]:
     """Every request by its old id, with the place of its moment."""
-    rows: list[dict[str, Any]] = read_request_file(path).requests.to_pylist()
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return [(row["id"], (row["time"] - epoch) // timedelta(microseconds=1)) for row in rows]
+    return [(row.id, row.time) for row in read_request_file(path).requests]
 
 
 def test_a_file_of_three_columns_has_renames_simultaneous_where_the_time_is_one(tmp_path: Path) -> None:
     file = read_request_file(written(tmp_path, "ts,old_id,new_id\n20,b,c\n10,a,b\n10,x,y\n"))
 
-    rows = file.requests.to_pylist()
-    assert [(row["op"], row["org_id"], row["id"], row["new_id"], row["fields"]) for row in rows] == [
+    rows = file.requests
+    assert [(row.op, row.org_id, row.id, row.new_id, row.fields) for row in rows] == [
         ("rename", "", "b", "c", None),
         ("rename", "", "a", "b", None),
         ("rename", "", "x", "y", None),
     ]
-    assert [file.original_time(row["time"]) for row in rows] == ["20", "10", "10"]
-    assert rows[1]["time"] == rows[2]["time"] < rows[0]["time"]
-    assert rows[0]["seq"] < rows[1]["seq"] < rows[2]["seq"], "without a column for it, the order of the file"
+    assert [file.original_time(row.time) for row in rows] == ["20", "10", "10"]
+    assert rows[1].time == rows[2].time < rows[0].time
+    assert rows[0].seq < rows[1].seq < rows[2].seq, "without a column for it, the order of the file"
 
 
 def test_commits_of_one_time_come_one_after_the_other_by_their_least_seq(tmp_path: Path) -> None:
@@ -76,10 +67,10 @@ def test_every_operation_is_read_with_what_belongs_to_it(tmp_path: Path) -> None
 
     file = read_request_file(written(tmp_path, text))
 
-    rows = file.requests.to_pylist()
-    assert [(row["op"], row["new_id"], row["fields"]) for row in rows] == [
+    rows = file.requests
+    assert [(row.op, row.new_id, row.fields) for row in rows] == [
         ("merge", "b", None),
-        ("update", None, [("stage", "won"), ("size", None)]),
+        ("update", None, {"stage": "won", "size": None}),
         ("delete", None, None),
         ("undelete", None, None),
     ]
@@ -138,92 +129,8 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
 def test_a_file_without_requests_is_valid(tmp_path: Path) -> None:
     file = read_request_file(written(tmp_path, "\ufeffts,old_id,new_id\n"))
 
-    assert file.requests.num_rows == 0
+    assert file.requests == ()
     assert file.original_time(None) is None
-
-
-SCHEMA = pa.schema(
-    {
-        "org_id": pa.string(),
-        "op": pa.string(),
-        "id": pa.string(),
-        "new_id": pa.string(),
-        "fields": pa.map_(pa.string(), pa.string()),
-        "seq": pa.int64(),
-        "time": pa.timestamp("us", tz="UTC"),
-    }
-)
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def at(time: float) -> datetime:
-    return START + timedelta(seconds=time)
-
-
-def table(*several: Log) -> pa.Table:
-    """Returns the requests of several logs, one organisation each."""
-    rows = [
-        {
-            "org_id": str(org),
-            "op": each.op,
-            "id": each.id,
-            "new_id": each.new_id,
-            "fields": list(each.fields.items()) if each.op == "update" else None,
-            "seq": each.seq,
-            "time": at(each.time),
-        }
-        for org, log in enumerate(several)
-        for each in log
-    ]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
-
-
-def outcomes(several: list[Log], rows: dict[int, list[Row]]) -> dict[tuple[int, str, float], Any]:
-    """Returns what intervals say of each row: id, whether it is deleted, fields and hops."""
-    by_id: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for interval in resolve_small_intervals(table(*several)):
-        by_id[interval["org_id"], interval["id"]].append(interval)
-    found = {}
-    for org, probes in rows.items():
-        for row in probes:
-            met = [
-                one
-                for one in by_id[str(org), row.origin]
-                if (one["valid_from"] is None or one["valid_from"] <= at(row.time))
-                and (one["valid_to"] is None or at(row.time) < one["valid_to"])
-            ]
-            assert len(met) <= 1
-            (one,) = met or [{"final_id": row.origin, "deleted": False, "fields": {}, "hops": 0}]
-            found[org, row.origin, row.time] = one["final_id"], one["deleted"], one["fields"], one["hops"]
-    return found
-
-
-@given(logs(), logs())
-def test_generated_logs_resolve_as_they_replay(first: Log, second: Log) -> None:
-    several = [first, second]
-    probes = {
-        org: [Row(origin=name, time=half / 2) for name in "abcde" for half in range(19)] for org in range(len(several))
-    }
-
-    found = outcomes(several, probes)
-
-    for org, log in enumerate(several):
-        for row in replay(probes[org], log):
-            assert found[org, row.origin, row.time] == (row.id, row.deleted, row.fields, row.hops)
-
-
-def test_every_example_of_the_documents_resolves_as_stated() -> None:
-    several = [example.requests for example in EXAMPLES]
-    probes = {
-        org: [Row(origin=origin, time=time) for origin, time in example.rows] for org, example in enumerate(EXAMPLES)
-    }
-
-    found = outcomes(several, probes)
-
-    for org, example in enumerate(EXAMPLES):
-        for (origin, time), outcome in example.rows.items():
-            final_id, deleted, fields, _ = found[org, origin, time]
-            assert (None if deleted else final_id, fields) == (outcome.id, outcome.fields), example.name
 
 
 def test_entities_have_first_and_final_ids_and_components(tmp_path: Path) -> None:
@@ -236,7 +143,7 @@ def test_entities_have_first_and_final_ids_and_components(tmp_path: Path) -> Non
         "10,back,delete,a,,\n20,back,undelete,a,,\n30,back,rename,a,b,\n"
     )
 
-    found = [tuple(row.values()) for row in resolve_small_entities(read_request_file(path).requests)]
+    found = [tuple(row.values()) for row in resolve_entities_locally(read_request_file(path).requests)]
 
     assert found[:5] == [
         ("back", "a", "b", 3, "a", 2),
@@ -259,7 +166,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-assert "pyspark" not in sys.modules
+assert not {{"pyspark", "pyarrow"}} & set(sys.modules)
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(used.ru_utime + used.ru_stime)
 """
@@ -268,28 +175,5 @@ print(used.ru_utime + used.ru_stime)
 
     assert any("a" in line and "c" in line for line in printed)
     # Processor time, which does not depend on other processes as much as elapsed time.
-    assert float(seconds) < 1.5
+    assert float(seconds) < 1.0
     assert output_of("mutations", "resolve", str(path), *words) == "\n".join(printed) + "\n"
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_replay_gives_the_stated_outcome(example: Example) -> None:
-    rows = [Row(origin=origin, time=time) for origin, time in example.rows]
-
-    replayed = replay(rows, example.requests)
-
-    found = {(row.origin, row.time): (None if row.deleted else row.id, row.fields) for row in replayed}
-    assert found == {place: (outcome.id, outcome.fields) for place, outcome in example.rows.items()}
-
-
-def test_the_last_request_that_reached_a_row_and_its_moves_are_known() -> None:
-    requests = [
-        Request(time=1, op="rename", id="a", new_id="b", seq=4),
-        Request(time=2, op="rename", id="b", new_id="c", seq=5),
-        Request(time=2, op="update", id="b", fields={"stage": "won"}, seq=6),
-        Request(time=3, op="rename", id="b", new_id="d", seq=7),
-    ]
-
-    (row,) = replay([Row(origin="a", time=0)], requests)
-
-    assert (row.hops, row.last) == (2, (2, 6))

@@ -85,6 +85,7 @@ class TableMutation(RecordPart):
 class MutationCompletion(Record):
     """The result of a batch. Requests are counted by operation; `seconds` are by phase.
 
+    The requests were resolved by `engine`: `process`, `spark`, or empty if nothing was applied.
     Update values that do not match the column's type are counted as `invalid_values`; those rows keep their values.
     """
 
@@ -95,6 +96,7 @@ class MutationCompletion(Record):
     generation: int
     outcome: str
     at: str
+    engine: str = ""
     requests: dict[str, int] = Field(default_factory=dict)
     invalid_requests: int = 0
     invalid_values: int = 0

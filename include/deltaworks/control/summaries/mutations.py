@@ -15,11 +15,15 @@ MAX_BATCHES = 60
 
 
 class BatchSummary(SummaryPart):
-    """One completed batch. `seconds` are by phase; the stream could not write a table for `pause_seconds`."""
+    """One completed batch, applied by `engine` (`process` or `spark`).
+
+    `seconds` are by phase; the stream could not write a table for `pause_seconds`.
+    """
 
     number: int
     outcome: str
     at: str
+    engine: str = ""
     requests: dict[str, int]
     invalid_requests: int = 0
     rows: int = 0
@@ -53,6 +57,7 @@ def _to_summary(end: MutationCompletion) -> BatchSummary:
         number=end.number,
         outcome=end.outcome,
         at=end.at,
+        engine=end.engine,
         requests=end.requests,
         invalid_requests=end.invalid_requests,
         rows=end.rows,
