@@ -265,17 +265,24 @@ def rows_by_table(parts: Iterable[tuple[str, pa.Table]]) -> dict[str, list[dict[
 def run_gold_sql(sql: str, **inputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Runs the query of a gold table over these rows of its inputs, translated to DuckDB; returns its rows.
 
-    It shows what a query means, not how Spark runs it: a function that DuckDB has not raises duckdb.Error.
-    """
-    import pyarrow as pa
-    import sqlglot
+    It shows what a query means, not how Spark runs it.
 
+    Raises:
+        ConfigError: GOLD_SQL_INVALID, or GOLD_SQL_NOT_TRANSLATABLE for a function that DuckDB does not have.
+    """
+    import duckdb
+    import pyarrow as pa
+
+    from deltaworks.gold.translation import translate
     from deltaworks.tables.duckdb_session import duckdb_session
 
-    (translated,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+    translation = translate(sql)
     with duckdb_session() as session:
         session.execute("SET TimeZone = 'UTC'")
         for name, rows in inputs.items():
             session.register(name, pa.Table.from_pylist([dict(row) for row in rows]))
-        answer: list[dict[str, Any]] = session.sql(translated).to_arrow_table().to_pylist()
+        try:
+            answer: list[dict[str, Any]] = session.sql(translation.sql).to_arrow_table().to_pylist()
+        except duckdb.Error as error:
+            raise translation.error(error) from error
     return answer

@@ -39,7 +39,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
 from deltaworks.errors import ConfigError, ContractError, TransientError, hint_for
 from deltaworks.errors.conditions import catalog, verdict_alerts
-from deltaworks.gold.input_views import record_failed, record_refreshed
+from deltaworks.gold.pinned_inputs import record_failed, record_refreshed
 from deltaworks.operations.gold import gold_states
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec

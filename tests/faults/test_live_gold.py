@@ -18,7 +18,7 @@ import yaml
 
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
-from deltaworks.gold.input_views import BUILT_FROM
+from deltaworks.gold.pinned_inputs import BUILT_FROM
 from deltaworks.tables.log import commit_history
 from deltaworks.testing import declare_table, table_rows, write_files
 from tests.faults.harness.driver import END_SECONDS, Driver

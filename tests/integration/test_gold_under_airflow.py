@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
-from deltaworks.gold.input_views import BUILT_FROM
+from deltaworks.gold.pinned_inputs import BUILT_FROM
 from deltaworks.gold.refresh import find_shadows
 from deltaworks.operations.dag_forms import ACTION
 from deltaworks.specs.dag_ids import dag_id

@@ -1,8 +1,10 @@
-"""`deltaworks models`: training runs of models and their evaluation; and `deltaworks gold list`, the tables that they
-read and write.
+"""`deltaworks models`: training runs of models and their evaluation; and `deltaworks gold`, the tables that they read
+and write: their state, how they are refreshed, and what their SQL answers.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,7 +17,11 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
 from deltaworks.operations.gold import explain_gold, fold_listing, gold_states
+from deltaworks.specs.base import shorten_names
 from deltaworks.specs.catalog import find_by_name
+
+if TYPE_CHECKING:
+    from deltaworks.gold.preview import GoldPreview
 
 app = typer.Typer(no_args_is_help=True)
 gold = typer.Typer(no_args_is_help=True)
@@ -65,6 +71,53 @@ def explain(pipeline: PipelineArgument, table: str = typer.Argument("", help="On
         verified = (timestamp_cell(explained.verified_at), explained.verified)
         listing.add(name, explained.refresh_class, explained.reason, *last_build, *verified, late)
     return listing
+
+
+@gold.command()
+@listing_command
+def preview(
+    table: str = typer.Argument(help="The gold table, such as games.daily_active_users."),
+    dates: str = typer.Option(
+        "", help="Only these dates: 2026-01-01..2026-01-07, or separated by commas; by default the newest ones."
+    ),
+    limit: int = typer.Option(20, min=1, help="Maximum number of rows to print."),
+    explain: bool = typer.Option(
+        False, "--explain", help="Also print where DuckDB spells or computes the SQL in another way, and its query."
+    ),
+) -> CommandOutput:
+    """Answer a gold table's SQL now, with DuckDB instead of Spark; writes nothing.
+
+    Reads the files of the checkout, so that changed SQL can be tried before a build.
+    """
+    from deltaworks.gold.plan import parse_dates
+    from deltaworks.gold.preview import preview_gold
+
+    pipeline, separator, name = table.partition(".")
+    if not separator:
+        raise typer.BadParameter("write PIPELINE.TABLE, such as games.daily_active_users")
+    answer = preview_gold(catalog(), pipeline, name, dates=parse_dates(dates) if dates else None)
+    rows = Listing(tuple(answer.rows.column_names), title="rows")
+    for row in answer.rows.slice(0, limit).to_pylist():
+        rows.add(*row.values())
+    parts: list[OutputPart] = [rows, *_preview_summary(answer, limit)]
+    notes = [difference for difference in answer.differences if explain or difference.note]
+    if notes:
+        differences = Listing(("line", "Spark", "DuckDB", "difference"), title="differences", layout="blocks")
+        for difference in notes:
+            differences.add(difference.line, difference.spark, difference.duckdb, difference.note or "the same result")
+        parts.append(differences)
+    return CommandOutput([*parts, f"DuckDB's query: {answer.translation.sql}"] if explain else parts)
+
+
+def _preview_summary(answer: GoldPreview, limit: int) -> list[str]:
+    total = answer.rows.num_rows
+    shown = f", of which the first {limit}," if total > limit else ""
+    dates = "all rows" if answer.dates is None else shorten_names(answer.dates)
+    versions = ", ".join(
+        f"{name} {'(computed)' if version is None else f'version {version}'}"
+        for name, version in answer.versions.items()
+    )
+    return [f"{total:,} rows{shown} of {answer.table} for {dates}, from {versions}, in {answer.seconds:.2f} s."]
 
 
 @app.command("list")

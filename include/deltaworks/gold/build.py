@@ -34,9 +34,10 @@ from deltaworks.errors import (
 )
 from deltaworks.gold.answer import raise_failed_checks
 from deltaworks.gold.incremental import IncrementalGold
-from deltaworks.gold.input_views import InputViews, PinnedInput, pin_inputs, record_failed, record_refreshed
+from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.partial_sums import Answer
+from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, record_failed, record_refreshed
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_merged, describe_gold, plan_job
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog

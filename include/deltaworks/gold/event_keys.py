@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from deltaworks.gold.file_scan import AddedFile, FileScan, added_files, has_plain_files
-from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
+from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part, window_size
 from deltaworks.specs.gold import DedupeSpec
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.files import open_data_file, open_parquet
@@ -66,18 +66,6 @@ class Arrivals:
     def take(self, indices: Int64Array) -> Arrivals:
         """Returns the rows at these indices."""
         return Arrivals(self.keys[indices], self.buckets[indices], self.seqs[indices], self.positions[indices])
-
-
-def window_size(dedupe: DedupeSpec, part: Part) -> int:
-    """Returns the dedupe window in hours for an hourly part, else in dates."""
-    return (dedupe.within_hours or 0) if part.is_hourly else dedupe.within_days
-
-
-def dedupe_window_part(dedupe: DedupeSpec, part: Part) -> Part:
-    """Returns the part widened by the dedupe window. Its rows decide which rows of the part are duplicates."""
-    if part.is_hourly:
-        return part.widen_hours(window_size(dedupe, part))
-    return part.widen_days(window_size(dedupe, part)) if part.column == DATE_COLUMN else part
 
 
 def find_duplicates(rows: Arrivals, window: int) -> Int64Array:

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from deltaworks.specs.gold import AffectsSpec
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec
 from deltaworks.tables.changed_hours import HOUR, hour_of
 from deltaworks.tables.changes import Changes, sql_literal
 
@@ -127,6 +127,18 @@ class Part:
         dates = (value for value in self.values or () if isinstance(value, dt.date))
         yield from hours_of_dates(dates)
         yield from self.hours or ()
+
+
+def window_size(dedupe: DedupeSpec, part: Part) -> int:
+    """Returns the dedupe window in hours for an hourly part, else in dates."""
+    return (dedupe.within_hours or 0) if part.is_hourly else dedupe.within_days
+
+
+def dedupe_window_part(dedupe: DedupeSpec, part: Part) -> Part:
+    """Returns the part widened by the dedupe window. Its rows decide which rows of the part are duplicates."""
+    if part.is_hourly:
+        return part.widen_hours(window_size(dedupe, part))
+    return part.widen_days(window_size(dedupe, part)) if part.column == DATE_COLUMN else part
 
 
 def part_from_hours(column: str, hours: Iterable[dt.datetime], since: dt.date | None = None) -> Part:

@@ -94,6 +94,15 @@ def is_changed(lake: Lake, pipeline: str, name: str, digest: str) -> bool:
     return table is None or _stored_digest(lake, key, table) != digest
 
 
+def reference_rows(catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> pa.Table:
+    """Returns the rows of a reference table's file, as a refresh would write them.
+
+    Raises:
+        ContractError: REFERENCE_UNREADABLE or REFERENCE_INVALID.
+    """
+    return read_reference(reference, _read_content(catalog, pipeline, reference))
+
+
 def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
     content = _read_content(catalog, pipeline, reference)
     digest = _digest(reference, content)

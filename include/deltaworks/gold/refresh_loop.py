@@ -32,8 +32,8 @@ from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.incremental import IncrementalGold
-from deltaworks.gold.input_views import read_built_from
 from deltaworks.gold.model_tables import refresh_external_inputs
+from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec

@@ -24,18 +24,17 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
-from deltaworks.gold.input_views import (
+from deltaworks.gold.input_views import InputViews, filter_part
+from deltaworks.gold.partial_sums import Answer, as_declared
+from deltaworks.gold.pinned_inputs import (
     BUILT_FROM,
     FINGERPRINT,
     LATE_ROWS,
     BuiltFrom,
-    InputViews,
     PinnedInput,
-    filter_part,
     fingerprint,
     read_built_from,
 )
-from deltaworks.gold.partial_sums import Answer, as_declared
 from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild, with_dates
 from deltaworks.gold.small_write import (
     create_small_table,

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.object_status import end_seq
 from deltaworks.errors import TransientError
-from deltaworks.gold.input_views import read_built_from
+from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, cross_pipeline_table

@@ -14,8 +14,9 @@ from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
 from deltaworks.gold import event_keys, table_build
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.input_views import BUILT_FROM, InputViews, pin_inputs, view_name
+from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
+from deltaworks.gold.pinned_inputs import BUILT_FROM, pin_inputs, view_name
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables import files_commit

@@ -18,7 +18,7 @@ from deltaworks.control.locks.write_turn import TurnRecord, write_turn
 from deltaworks.control.provenance import user_metadata
 from deltaworks.engine.live import start_live_query
 from deltaworks.errors import ConcurrencyError
-from deltaworks.gold.input_views import read_built_from
+from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.maintenance import optimize_night
 from deltaworks.maintenance.optimize import TableOptimizer
 from deltaworks.maintenance.optimize_night import optimize_tables

@@ -12,6 +12,7 @@ import pytest
 from deltalake import Field
 from deltalake.schema import PrimitiveType
 
+from deltaworks.alerts.raising import open_subjects
 from deltaworks.catalogs.keeper import CatalogKeeper, kept_up
 from deltaworks.catalogs.sync import ALERT_CAUSE, selected_catalogs, sync_pipeline
 from deltaworks.control import paths

@@ -11,7 +11,7 @@ import pytest
 from deltaworks.cli import models
 from deltaworks.control.records.model import ModelRun
 from deltaworks.errors import ConfigError
-from deltaworks.gold.input_views import record_failed, record_refreshed
+from deltaworks.gold.pinned_inputs import record_failed, record_refreshed
 from tests.commands import invoke
 from tests.unit.gold.test_model_tables import home, run, shop
 

@@ -13,8 +13,8 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.gold import table_build
-from deltaworks.gold.input_views import pin_inputs
 from deltaworks.gold.parts import DATE_COLUMN
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.references import refresh_references
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.gold import build_order

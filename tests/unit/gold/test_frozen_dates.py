@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.summaries.gold import late_rows_of
 from deltaworks.errors import ConfigError
-from deltaworks.gold.input_views import BUILT_FROM, FINGERPRINT, LATE_ROWS, pin_inputs, read_built_from
+from deltaworks.gold.pinned_inputs import BUILT_FROM, FINGERPRINT, LATE_ROWS, pin_inputs, read_built_from
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.base import describe_duration, parse_duration

@@ -16,8 +16,8 @@ from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold import plan as plan_module
 from deltaworks.gold import table_build
-from deltaworks.gold.input_views import pin_inputs
 from deltaworks.gold.parts import DATE_COLUMN, Part, part_from_hours
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec

@@ -21,7 +21,7 @@ from deltaworks.control import paths
 from deltaworks.errors import TransientError
 from deltaworks.gold import incremental as module
 from deltaworks.gold.incremental import IncrementalGold
-from deltaworks.gold.input_views import pin_inputs
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import TableJob
 from deltaworks.specs.pipeline import PipelineSpec

@@ -14,8 +14,8 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun, PublishedModel
 from deltaworks.gold.build import update_prediction_alerts
-from deltaworks.gold.input_views import pin_inputs
 from deltaworks.gold.model_tables import refresh_external_inputs
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.plan import changes_by_row_diff
 from deltaworks.models.training import find_differences
 from deltaworks.specs.catalog import Catalog

@@ -15,7 +15,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.gold import refresh_loop
-from deltaworks.gold.input_views import BUILT_FROM, FINGERPRINT, pin_inputs
+from deltaworks.gold.pinned_inputs import BUILT_FROM, FINGERPRINT, pin_inputs
 from deltaworks.gold.refresh import pending_gold
 from deltaworks.gold.refresh_loop import compact_inputs, compactable_inputs
 from deltaworks.gold.table_build import plan_job

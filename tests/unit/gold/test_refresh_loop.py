@@ -20,7 +20,7 @@ from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 from deltaworks.gold import build as build_module
 from deltaworks.gold import refresh as module
 from deltaworks.gold import refresh_loop as loop_module
-from deltaworks.gold.input_views import BuiltFrom
+from deltaworks.gold.pinned_inputs import BuiltFrom
 from deltaworks.gold.refresh import (
     find_shadows,
     is_behind,

@@ -26,8 +26,8 @@ from deltaworks.errors import ConcurrencyError
 from deltaworks.gold import build, small_write, table_build
 from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.gold.file_scan import FileScan, file_paths
-from deltaworks.gold.input_views import PinnedInput, pin_inputs, read_built_from
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
+from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, read_built_from
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.small_write import write_small_answer
 from deltaworks.gold.table_build import GoldTableResult, build_table

@@ -18,7 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.summaries.gold import GoldVerification, read_gold_verification
 from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.gold import verification
-from deltaworks.gold.input_views import pin_inputs
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.row_differences import CURRENT, DUCKDB, REBUILT, RowComparison
 from deltaworks.gold.table_build import plan_job

@@ -11,7 +11,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
-from deltaworks.gold.input_views import BUILT_FROM
+from deltaworks.gold.pinned_inputs import BUILT_FROM
 from deltaworks.operations.completion import LandedObjects, wait_until_complete
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec

@@ -19,9 +19,9 @@ from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction_keys import load_redaction_keys
 from deltaworks.events.source_fields import pin_databases
-from deltaworks.gold.input_views import pin_inputs
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.parts import DATE_COLUMN
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.gold import build_order

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.gold.input_views import fingerprint
+from deltaworks.gold.pinned_inputs import fingerprint
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec, build_order
 from deltaworks.specs.loading import read_declaration

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.keyed import merge
-from deltaworks.gold.input_views import InputViews, pin_inputs
+from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.maintenance.layout import optimized_tables, read_layout
 from deltaworks.maintenance.optimize import optimize_table
 from deltaworks.testing import present

@@ -15,7 +15,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.summaries.gold import GoldVerification
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import ContractError
-from deltaworks.gold.input_views import record_failed, record_refreshed
+from deltaworks.gold.pinned_inputs import record_failed, record_refreshed
 from tests.console_harness import ConsoleHarness, ago, console_harness
 from tests.records import record_of
 from tests.unit.console.summaries_harness import put_tables, table

@@ -16,7 +16,7 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.reprocess import ReprocessPlan
 from deltaworks.events import redaction_keys
-from deltaworks.gold.input_views import pin_inputs
+from deltaworks.gold.pinned_inputs import pin_inputs
 from deltaworks.gold.refresh import find_shadows, shadow_state, was_erased_since
 from deltaworks.privacy.erasure import purge_window, scan
 from deltaworks.privacy.erasure.purge_table import TablePurger
