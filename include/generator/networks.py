@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from generator.mmdb import build_database
+from deltaworks.fixtures.mmdb import build_database
 
 CITY_DATABASE, ASN_DATABASE = "geo/GeoLite2-City.mmdb", "geo/GeoLite2-ASN.mmdb"
 _DESCRIPTION = "Invented networks of Deltaworks, in ranges that are kept for tests"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from deltaworks import testing
-from deltaworks.testing import declare_columns, declare_table, present, write_project
+from deltaworks.fixtures.results import run_fixtures
+from deltaworks.testing import declare_columns, declare_table, load_project, present, write_project
 from tests.code_trees import tree_of
 from tests.processes import run_process
 from tests.unit.feeds.test_process import examples
@@ -42,6 +43,20 @@ def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout
+
+
+def test_the_declared_test_of_the_page_passes(tmp_path: Path) -> None:
+    (pipeline,) = examples("contributing/extending.md", "pipeline")
+    (gold,) = examples("contributing/extending.md", "gold")
+    (sql,) = examples("contributing/extending.md", "gold", language="sql")
+    (declared,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    relay = testing.RELAY | {"buckets": ["deltaworks-landing"]}
+    files = {"pipelines/orders/gold/turnover.sql": sql, "pipelines/orders/tests/order.yaml": declared}
+    catalog = load_project(tmp_path, pipeline + gold, relays=[relay], files=files)
+
+    (result,) = run_fixtures(catalog, "orders")
+
+    assert (result.error, [check.differences for check in result.checks]) == ("", [(), (), ()])
 
 
 def test_the_page_lists_every_function() -> None:

@@ -31,7 +31,7 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "pipelines": Command("Declared pipelines: check, show, create, compare.", "deltaworks.cli.pipelines:app"),
+    "pipelines": Command("Declared pipelines: check, show, create, compare, test.", "deltaworks.cli.pipelines:app"),
     "land": Command(
         "Upload event files to the bucket that a pipeline reads; - is standard input.",
         "deltaworks.cli.land:land",

@@ -1,4 +1,4 @@
-"""`deltaworks pipelines`: infer specs from event files; check, show and compare specs."""
+"""`deltaworks pipelines`: infer specs from event files; check, show, compare and test specs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from deltaworks.cli.context import PipelineArgument, catalog
+from deltaworks.cli.fixtures import run_tests
 from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_json, print_line
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.provenance import system_user
@@ -223,6 +224,7 @@ def pools() -> None:
     print_json(airflow_pools(load_catalog(skip_invalid=True, only=()).environment.shares))
 
 
+app.command("test")(run_tests)
 app.command("infer")(infer)
 app.command("new")(new)
 

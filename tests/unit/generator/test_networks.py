@@ -11,7 +11,7 @@ import maxminddb
 import pytest
 from maxminddb.const import MODE_FILE
 
-from generator.mmdb import build_database
+from deltaworks.fixtures.mmdb import build_database
 from generator.networks import ASN_DATABASE, CITY_DATABASE, NETWORKS, build_databases
 
 AT = 1_700_000_000
