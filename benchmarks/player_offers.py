@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _EVENTS_PER_MINUTE = 50_000
 #: Share of the events of `generator.games` that the view reads: level_complete, level_fail and purchase.
-_NAMES = ("level_complete",) * 14 + ("level_fail",) * 6 + ("purchase",) + ("level_start",) * 59
+_COUNTED_NAMES = ("level_complete",) * 14 + ("level_fail",) * 6 + ("purchase",)
+_NAMES = (*_COUNTED_NAMES, *("level_start",) * 59)
 _PLAYERS = 12_000
 _WINDOW_SECONDS = 900
 
@@ -61,9 +62,11 @@ class _Sides:
         with _running_game() as game:
             sink = _TimedSink(game.open_sink(self.endpoint), game)
             # No event leaves the window during the run, so that each change has an event as its cause.
-            game.commit(game.events(max(30.0, _WINDOW_SECONDS - 60 * (self.minutes + 2)), until=time.time()))
+            window = max(30.0, _WINDOW_SECONDS - 60 * (self.minutes + 2))
+            game.commit(game.events(window, until=time.time(), names=_COUNTED_NAMES))
             feed = game.open_feed(sink)
             feed.run_once()
+            game.causes.clear()
             sink.delays.clear()
             stop = threading.Event()
             checks: list[float] = []
@@ -88,7 +91,7 @@ class _Sides:
         from deltaworks.tables.query import connect
 
         with _running_game() as game:
-            game.commit(game.events(_WINDOW_SECONDS, until=time.time()))
+            game.commit(game.events(_WINDOW_SECONDS, until=time.time(), names=_COUNTED_NAMES))
             statement = "SELECT * FROM games.player_offers"
             with clock:
                 connection, _ = connect(game.catalog, statement=statement)
@@ -119,14 +122,14 @@ class _Game:
     trigger_seconds: float = 15
     every_seconds: float = 5
 
-    def events(self, seconds: float, *, until: float) -> Iterator[tuple[float, bytes]]:
-        """Yields the events of so many seconds at the declared rate, with their times."""
+    def events(self, seconds: float, *, until: float, names: Sequence[str] = _NAMES) -> Iterator[tuple[float, bytes]]:
+        """Yields the events of so many seconds at the declared rate, of these names only, with their times."""
         from generator.wire import event_json, request_json
 
-        count = int(_EVENTS_PER_MINUTE * seconds / 60)
+        count = int(_EVENTS_PER_MINUTE * seconds / 60 * len(names) / len(_NAMES))
         for number in range(count):
             at = until - seconds * (1 - number / count)
-            name = self.rng.choice(_NAMES)
+            name = self.rng.choice(names)
             player = f"p-{self.rng.randrange(_PLAYERS)}"
             params = {"event_id": uuid.uuid4().hex, "device_id": f"d-{player}", "player_id": player}
             params |= {"level": 7, "amount": 4.99, "country": "DE", "platform": "ios"}
@@ -202,8 +205,9 @@ class _TimedSink:
         outcome, now = self.sink.send(messages), time.time()
         for message in messages:
             if message.op == "upsert" and message.id not in outcome.failed:
-                player = self.players[orjson.loads(message.key)["player_id"]]
-                self.delays.append(now - self.game.causes[player])
+                cause = self.game.causes.get(self.players[orjson.loads(message.key)["player_id"]])
+                # Without a cause, the offer follows an event that has left the window.
+                self.delays += [] if cause is None else [now - cause]
         return outcome
 
     def close(self) -> None:

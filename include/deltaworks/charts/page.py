@@ -73,6 +73,7 @@ svg text.row,svg text.axis{{fill:var(--text);font-size:12px}}
 .line{{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round;
 vector-effect:non-scaling-stroke}}
 .fill,.solid{{fill:var(--c)}}.solid{{fill-opacity:.55}}.soft{{fill:var(--c);fill-opacity:.16}}
+.band{{fill:var(--c);fill-opacity:.14;stroke:var(--c);stroke-opacity:.35;stroke-dasharray:2 3;stroke-width:.8}}
 .point{{fill:var(--c);stroke:transparent;stroke-width:9;pointer-events:all}}
 .hit>rect,.strip{{fill:transparent}}.strip:hover{{fill:var(--text);fill-opacity:.05}}
 .tip{{visibility:hidden;pointer-events:none}}.hit:hover .tip{{visibility:visible}}

@@ -54,10 +54,12 @@ def line_chart(
     is_log: bool = False,
     points: bool = False,
     split_at_gaps: bool = True,
+    band: tuple[SeriesSet, SeriesSet] | None = None,
 ) -> str:
     """Renders lines with breaks where values are missing.
 
     Args:
+        band: lower and upper edges of a band behind each series that has edges under its name.
         from_zero: whether the axis always includes zero.
         is_log: whether the y axis is logarithmic. Values that are not above zero are missing then.
         points: whether every value is a point that shows it on hover, in place of one tooltip for all series at a
@@ -66,7 +68,7 @@ def line_chart(
     """
     if is_log:
         data = _without_values_below_zero(data)
-    steps = _line_steps(data, from_zero=from_zero, is_log=is_log)
+    steps = _line_steps(data, *(band or ()), from_zero=from_zero, is_log=is_log)
     frame = Frame.for_ranges(span, (steps[0], steps[-1]), options, is_log=is_log)
     drawn = (
         part
@@ -75,7 +77,38 @@ def line_chart(
         for part in line_elements(_run_points(frame, item, run), number)
     )
     hover = _value_points(frame, data) if points else _hover_areas(frame, data)
-    return _complete_svg(frame, data, marks, steps, [*drawn, *hover])
+    return _complete_svg(frame, data, marks, steps, [*_bands(frame, data, band), *drawn, *hover])
+
+
+def _bands(frame: Frame, data: SeriesSet, band: tuple[SeriesSet, SeriesSet] | None) -> Iterator[str]:
+    """Yields a polygon for each run of positions at which a series has both edges."""
+    if band is None:
+        return
+    low, high = ({item.name: item.values for item in edge.series} for edge in band)
+    for number, item in enumerate(data.series):
+        lower, upper = low.get(item.name, {}), high.get(item.name, {})
+        for run in _contiguous_runs(sorted(lower), split_at_gaps=data.kind == "time"):
+            edges: list[tuple[Point, Point] | None] = []
+            for x in run:
+                bottom, top = lower[x], upper.get(x)
+                edges.append(
+                    None
+                    if bottom is None or top is None
+                    else ((frame.x(x), frame.y(bottom)), (frame.x(x), frame.y(top)))
+                )
+            for part in _split_at_none(edges):
+                outline = [*(top for _, top in part), *(bottom for bottom, _ in reversed(part))]
+                yield f'<path class="band s{number}" d="{path_data(outline)}Z"/>'
+
+
+def _split_at_none(edges: Iterable[tuple[Point, Point] | None]) -> Iterator[list[tuple[Point, Point]]]:
+    part: list[tuple[Point, Point]] = []
+    for edge in [*edges, None]:
+        if edge is not None:
+            part.append(edge)
+        elif part:
+            yield part
+            part = []
 
 
 def area_chart(options: ChartOptions, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
@@ -112,9 +145,10 @@ def _complete_svg(frame: Frame, data: SeriesSet, marks: Marks, steps: Sequence[f
     return frame.svg([mark_bands(frame, marks), axes, *drawn, mark_labels(frame, marks)])
 
 
-def _line_steps(data: SeriesSet, *, from_zero: bool, is_log: bool) -> list[float]:
+def _line_steps(*drawn: SeriesSet, from_zero: bool, is_log: bool) -> list[float]:
     """Returns the ticks of the y axis."""
-    values = [value for item in data.series for value in item.values.values() if value is not None]
+    series = (item for data in drawn for item in data.series)
+    values = [value for item in series for value in item.values.values() if value is not None]
     low, high = min(values, default=1.0 if is_log else 0.0), max(values, default=1.0)
     if is_log:
         return log_steps(low, high)

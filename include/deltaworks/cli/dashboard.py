@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
+    from deltaworks.specs.dashboards import DashboardSpec
     from deltaworks.specs.pipeline import PipelineSpec
 
 
@@ -25,6 +27,7 @@ def dashboard(
     html: Path | None = typer.Option(None, "--html", help="HTML file to write."),
     since: str = typer.Option("", "--from", help="Start, as a date or time in UTC; by default the declared range."),
     until: str = typer.Option("", "--to", help="Last date (included), or end as a time in UTC; by default now."),
+    filters: list[str] = typer.Option([], "--filter", help="A declared filter and its value, as isp=Example."),
 ) -> CommandOutput | Listing:
     """Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards."""
     project = catalog()
@@ -36,7 +39,7 @@ def dashboard(
     # Imported here: it loads DuckDB and Arrow.
     from deltaworks.page_reads.dashboards import load_dashboard
 
-    answer = load_dashboard(project, pipeline, dashboard_spec, span)
+    answer = load_dashboard(project, pipeline, dashboard_spec, span, filters=_parse_filters(dashboard_spec, filters))
     parts: list[OutputPart] = [_panel_listing(answer)]
     if html is not None:
         from deltaworks.dashboards.page import dashboard_page
@@ -45,6 +48,20 @@ def dashboard(
         html.write_text(dashboard_page(answer), encoding="utf-8")
         parts.append(f"Written to {html}.")
     return CommandOutput(parts, exit_code=int(any(panel.problem for panel in answer.panels)))
+
+
+def _parse_filters(dashboard_spec: DashboardSpec, texts: Sequence[str]) -> dict[str, str]:
+    """Returns the values by filter.
+
+    Raises:
+        ConfigError: FILTER_UNKNOWN, the dashboard declares no such filter.
+    """
+    filters = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        find_by_name(name, {item: item for item in dashboard_spec.filters}, "filter")
+        filters[name] = value
+    return filters
 
 
 def _dashboard_listing(spec: PipelineSpec) -> Listing:

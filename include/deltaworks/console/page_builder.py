@@ -44,9 +44,10 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
-#: Headers of documents, whose styles are part of the page. No script runs and nothing is loaded.
-_DOCUMENT_HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
+#: Headers of documents, whose styles are part of the page. The only script is the console's, which renews the page.
+DOCUMENT_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
@@ -144,7 +145,7 @@ class PageBuilder:
     def _respond(self, page: Page, request: RequestData, context: PageContext) -> Response:
         context, view = _view(page, context)
         if page.document:
-            return HTMLResponse(view, headers=_DOCUMENT_HEADERS)
+            return HTMLResponse(view, headers=DOCUMENT_HEADERS)
         frame = build_frame(request, context, title=page.title_of(context), current=page.name)
         data = orjson.dumps(
             {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},

@@ -9,10 +9,10 @@ import dataclasses
 import datetime as dt
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
 import duckdb
 
@@ -26,6 +26,9 @@ from deltaworks.tables.ages import TableAge, newest_row_time, table_age
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout, restrict_connection
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, how_a_table_is_created, table_keys
+
+#: Maximum values to choose from in a filter; any other can be written in the address.
+MAX_CHOICES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class PanelAnswer:
     - `missing_tables`: declared tables that do not exist yet; `next_step` says what creates the first.
     - `is_truncated`: whether rows beyond the limit were dropped.
     - `ages`: ages of the data of all tables that the panel reads, also through views.
+    - `marks`: the marks of this panel alone; None for those of the page.
     """
 
     panel: PanelSpec
@@ -57,6 +61,7 @@ class PanelAnswer:
     next_step: str = ""
     problem: str = ""
     seconds: float = 0.0
+    marks: Marks | None = None
 
     @property
     def newest_at(self) -> dt.datetime | None:
@@ -71,7 +76,11 @@ class PanelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAnswer:
-    """The results of a dashboard's panels for a time span, and the marks on its charts."""
+    """The results of a dashboard's panels for a time span, and the marks on its charts.
+
+    - `filters`: the values that it is filtered by; `choices`: the values to choose from, by filter.
+    - `problem`: why there are no choices.
+    """
 
     pipeline: str
     dashboard: DashboardSpec
@@ -79,6 +88,13 @@ class DashboardAnswer:
     at: dt.datetime
     panels: tuple[PanelAnswer, ...]
     marks: Marks = NO_MARKS
+    filters: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problem: str = ""
+
+
+#: Answers a panel of a rule.
+AnswerRule = Callable[[PanelSpec], PanelAnswer]
 
 
 def answer_dashboard(
@@ -89,32 +105,78 @@ def answer_dashboard(
     *,
     limits: QueryLimits = QueryLimits(),
     marks: Marks = NO_MARKS,
+    filters: Mapping[str, str] | None = None,
+    answer_rule: AnswerRule | None = None,
 ) -> DashboardAnswer:
-    """Runs the panels of a dashboard one after the other. Reads the lake only; safe at any time."""
+    """Runs the panels of a dashboard one after the other. Reads the lake only; safe at any time.
+
+    Args:
+        filters: values by declared filter. They are bound as parameters of the panels' SQL.
+        answer_rule: answers panels of rules.
+    """
     at = utc_now()
     spec = catalog.pipeline(pipeline)
     single_catalog = dataclasses.replace(catalog, pipelines={pipeline: spec})
     ends_at = time.monotonic() + limits.page_seconds
     panels = []
-    with _PanelQueries(single_catalog, spec, dashboard.panels, {"from": span.since, "to": span.until}) as questions:
+    parameters: dict[str, Any] = {name: (filters or {}).get(name) for name in dashboard.filters}
+    parameters |= {"from": span.since, "to": span.until}
+    choices = PanelSpec(title="choices", chart="table", sql=dashboard.choices) if dashboard.choices else None
+    declared = (*dashboard.panels, *([choices] if choices is not None else []))
+    chosen = PanelAnswer(panel=declared[-1])
+    with _PanelQueries(single_catalog, spec, declared, parameters) as questions:
+        if choices is not None:
+            chosen = questions.run_panel(choices, limits, seconds=limits.panel_seconds)
         for panel in dashboard.panels:
             seconds = min(limits.panel_seconds, ends_at - time.monotonic())
-            if seconds > 0:
+            if panel.rule is not None and answer_rule is not None and seconds > 0:
+                panels.append(_answer_rule(panel, answer_rule))
+            elif seconds > 0:
                 panels.append(questions.run_panel(panel, limits, seconds=seconds))
             else:
                 panels.append(PanelAnswer(panel=panel, problem=f"skipped: the page took {limits.page_seconds:g} s"))
-    return DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=span, at=at, panels=tuple(panels), marks=marks)
+    return DashboardAnswer(
+        pipeline=pipeline,
+        dashboard=dashboard,
+        span=span,
+        at=at,
+        panels=tuple(panels),
+        marks=marks,
+        filters=dict(filters or {}),
+        choices=_choices(chosen, dashboard) if choices is not None else {},
+        problem=chosen.problem,
+    )
+
+
+def _answer_rule(panel: PanelSpec, answer_rule: AnswerRule) -> PanelAnswer:
+    started = time.monotonic()
+    try:
+        answered = answer_rule(panel)
+    # A failing panel must not hide the others.
+    except Exception as error:
+        answered = PanelAnswer(panel=panel, problem=describe_error(error))
+    return dataclasses.replace(answered, seconds=time.monotonic() - started)
+
+
+def _choices(answer: PanelAnswer, dashboard: DashboardSpec) -> dict[str, tuple[str, ...]]:
+    """Returns the values of each filter, sorted."""
+    values: dict[str, set[str]] = {name: set() for name in dashboard.filters}
+    if answer.columns:
+        for name, value in zip(answer.column("filter"), answer.column("value"), strict=True):
+            if name in values and value is not None and len(values[name]) < MAX_CHOICES:
+                values[name].add(str(value))
+    return {name: tuple(sorted(items)) for name, items in values.items()}
 
 
 class _PanelQueries:
     """Runs the panel queries of one page over the tables of one pipeline."""
 
     def __init__(
-        self, catalog: Catalog, spec: PipelineSpec, panels: Sequence[PanelSpec], span: dict[str, dt.datetime]
+        self, catalog: Catalog, spec: PipelineSpec, panels: Sequence[PanelSpec], parameters: Mapping[str, Any]
     ) -> None:
         self._catalog = catalog
         self._spec = spec
-        self._span = span
+        self._parameters = parameters
         self._lake = Lake(catalog.environment.lake)
         self._keys = table_keys(spec)
         self._views = {view.name: view.reads for view in spec.views}
@@ -158,7 +220,9 @@ class _PanelQueries:
             return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
         connection = self._connection(names, limits)
         try:
-            columns, rows = _fetch_rows(connection, text, self._span, max_rows=limits.max_rows + 1, seconds=seconds)
+            columns, rows = _fetch_rows(
+                connection, text, self._parameters, max_rows=limits.max_rows + 1, seconds=seconds
+            )
         except duckdb.InterruptException:
             raise
         except duckdb.Error as error:
@@ -183,7 +247,9 @@ class _PanelQueries:
         opened."""
         if self._shared is None and not self._is_per_panel:
             try:
-                all_names = set[str]().union(*(self._referenced_names(self._read_sql(panel)) for panel in self._panels))
+                all_names = set[str]().union(
+                    *(self._referenced_names(self._read_sql(panel)) for panel in self._panels if panel.sql)
+                )
                 self._shared = self._connect(all_names, limits)
             # If a table or file of another panel cannot be opened, this panel gets a separate connection.
             except Exception:
@@ -236,11 +302,11 @@ def _json_objects(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _fetch_rows(
-    connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, max_rows: int, seconds: float
+    connection: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Any], *, max_rows: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Returns the columns and up to `max_rows` rows of a query. Interrupts the query after the timeout."""
-    query, parameters = parse_single_select(connection, text)
-    parameters_in_query = {name: span[name] for name in parameters if name in span}
+    query, names = parse_single_select(connection, text)
+    parameters_in_query = {name: parameters[name] for name in names if name in parameters}
     with query_timeout(connection, seconds):
         result = connection.execute(f"SELECT * FROM (\n{query}\n) AS panel LIMIT {max_rows}", parameters_in_query)
         return tuple(column[0] for column in result.description or ()), result.fetchall()

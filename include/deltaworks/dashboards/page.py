@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlencode
 
 from deltaworks.charts.compact import area_sparkline
 from deltaworks.charts.drawing import NO_MARKS, ChartOptions, Marks, Span, escape, marks_list
@@ -18,16 +19,26 @@ from deltaworks.specs.dashboards import Chart
 _MAX_TABLE_ROWS = 100
 
 
-def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = None, is_served: bool = False) -> str:
+#: Settings of the script that renews the panels: it runs no code of a page and talks to its own server only.
+_SCRIPT_SETTINGS: Final = (
+    '{"allowEval":false,"includeIndicatorStyles":false,"allowScriptTags":false,"historyEnabled":false,'
+    '"selfRequestsOnly":true}'
+)
+
+
+def dashboard_page(
+    answer: DashboardAnswer, *, refresh_seconds: int | None = None, is_served: bool = False, script: str = ""
+) -> str:
     """Renders the page.
 
     Args:
-        refresh_seconds: reload interval; None for a file.
-        is_served: the console serves the page, so it has links and a form for the time span.
+        refresh_seconds: interval after which the panels are renewed; None for a file.
+        is_served: the console serves the page, so it has links and a form for the time span and filters.
+        script: address of htmx, which renews the panels in place; without it, and in browsers without scripts, the
+            page reloads.
     """
     dashboard = answer.dashboard
     title = dashboard.title or f"{answer.pipeline} {dashboard.name}"
-    refresh_tag = f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""
     text = f"<p>{escape(dashboard.description)}</p>" if dashboard.description else ""
     newest = max((panel.newest_at for panel in answer.panels if panel.newest_at is not None), default=None)
     failed = sum(bool(panel.problem) for panel in answer.panels)
@@ -39,29 +50,81 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
         f'<dt>panels that failed</dt><dd class="failed">{failed}</dd>' if failed else "",
     ]
     panels = "".join(_panel(panel, answer) for panel in answer.panels)
-    navigation = _navigation(answer, newest) if is_served else ""
+    navigation = _navigation(answer, newest, is_current=refresh_seconds is not None) if is_served else ""
+    head, polling = _renewal(refresh_seconds, script)
     body = (
-        f"{navigation}<header><h1>{escape(title)}</h1>{text}<dl>{''.join(header_items)}</dl></header>"
-        f"<main>{panels}{marks_list(answer.marks)}</main>"
+        f"{navigation}<div{polling}><header><h1>{escape(title)}</h1>{text}{_filter_note(answer)}"
+        f"<dl>{''.join(header_items)}</dl></header><main>{panels}{marks_list(answer.marks)}</main></div>"
     )
-    return html_page(title, body, head=refresh_tag)
+    return html_page(title, body, head=head)
 
 
-def _navigation(answer: DashboardAnswer, newest: dt.datetime | None) -> str:
-    """Renders the link to all dashboards, the form for the time span, and a link to newest data outside the span."""
+def _renewal(refresh_seconds: int | None, script: str) -> tuple[str, str]:
+    """Returns the HTML of the page's head, and the attributes of its renewed part."""
+    if not refresh_seconds:
+        return "", ""
+    reload_tag = f'<meta http-equiv="refresh" content="{refresh_seconds}">'
+    if not script:
+        return reload_tag, ""
+    head = (
+        f"<meta name=\"htmx-config\" content='{_SCRIPT_SETTINGS}'>"
+        f'<script src="{escape(script)}" defer></script><noscript>{reload_tag}</noscript>'
+    )
+    # Without an address, htmx requests the page's own.
+    return (
+        head,
+        f' id="renewed" hx-get="" hx-trigger="every {refresh_seconds}s" hx-select="#renewed" hx-swap="outerHTML"',
+    )
+
+
+def _filter_note(answer: DashboardAnswer) -> str:
+    """Renders the values that the page is filtered by."""
+    chosen = ", ".join(f"{name} {value}" for name, value in answer.filters.items())
+    rules = any(panel.panel.rule is not None for panel in answer.panels)
+    unfiltered = "; panels of rules show all" if chosen and rules else ""
+    problem = (
+        f'<p class="problem">There is nothing to choose from. {escape(answer.problem)}</p>' if answer.problem else ""
+    )
+    return (f"<p>Filtered by {escape(chosen)}{unfiltered}.</p>" if chosen else "") + problem
+
+
+def _navigation(answer: DashboardAnswer, newest: dt.datetime | None, *, is_current: bool) -> str:
+    """Renders links, and the form for filters and the time span, whose values are the page's address.
+
+    Args:
+        is_current: the page shows the time until now, so its address has no times.
+    """
     span = answer.span
     links = '<a href="../../dashboards">all dashboards</a> <a href="?">now</a>'
+    for segment in answer.dashboard.segments:
+        current = ' aria-current="page"' if dict(segment.filters) == dict(answer.filters) else ""
+        links += f' <a class="segment" href="?{escape(urlencode(segment.filters))}"{current}>{escape(segment.name)}</a>'
     if newest is not None and not span.since <= newest <= span.until:
         since = newest - (span.until - span.since)
         links += (
             f' <a href="?from={_query_time(since)}&amp;to={_query_time(newest + dt.timedelta(minutes=1))}">'
             "show the newest data</a>"
         )
-    fields = "".join(
-        f'<label>{name} <input type="datetime-local" name="{name}" value="{_query_time(at)}" required></label> '
+    fields = "".join(_filter_field(name, answer) for name in answer.dashboard.filters)
+    fields += "".join(
+        f'<label>{name} <input type="datetime-local" name="{name}" value="{"" if is_current else _query_time(at)}">'
+        "</label> "
         for name, at in (("from", span.since), ("to", span.until))
     )
     return f'<nav aria-label="Dashboard">{links} <form>{fields}UTC <button>show</button></form></nav>'
+
+
+def _filter_field(name: str, answer: DashboardAnswer) -> str:
+    """Renders the choices of a filter; the page's own value is one of them, even if no row has it."""
+    chosen = answer.filters.get(name, "")
+    values = answer.choices.get(name, ())
+    options = "".join(
+        f"<option{' selected' if value == chosen else ''}>{escape(value)}</option>"
+        for value in ((chosen, *values) if chosen and chosen not in values else values)
+    )
+    return (
+        f'<label>{escape(name)} <select name="{escape(name)}"><option value="">all</option>{options}</select></label> '
+    )
 
 
 def _query_time(at: dt.datetime) -> str:
@@ -155,8 +218,18 @@ def _histogram_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
 
 def _line_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     data = _series(answer, additive=False)
-    span, marks = _axis_span(data, dashboard.span), _chart_marks(data, dashboard)
-    return with_legend(line_chart(_options(answer), data, span, marks), data)
+    span = _axis_span(data, dashboard.span)
+    marks = answer.marks if answer.marks is not None and data.kind == "time" else _chart_marks(data, dashboard)
+    return with_legend(line_chart(_options(answer), data, span, marks, band=_band(answer)), data)
+
+
+def _band(answer: PanelAnswer) -> tuple[SeriesSet, SeriesSet] | None:
+    panel = answer.panel
+    if not panel.band:
+        return None
+    x, by = answer.column(panel.x or ""), None if panel.by is None else answer.column(panel.by)
+    low, high = (build_series(x, {panel.y[0]: answer.column(name)}, by=by, additive=False) for name in panel.band)
+    return low, high
 
 
 def _area_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:

@@ -1,4 +1,4 @@
-"""Loads a dashboard: the query results of its panels, with notes and rule episodes as marks on the charts.
+"""Loads a dashboard: the results of its panels, rules with their baselines, and notes and rule episodes as marks.
 
 Notes and rule episodes belong to the package `rules`. Package `dashboards` does not depend on it; this module combines
 both.
@@ -6,31 +6,118 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from deltaworks.charts.drawing import MAX_MARKS, Mark, Marks, Span
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
+from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer, answer_dashboard
 from deltaworks.rules.annotations import annotations_between
+from deltaworks.rules.backtest import ChartPoint, backtest
 from deltaworks.rules.evaluation import minute_start, parse_minute
+from deltaworks.rules.inputs import source_tables
+from deltaworks.rules.messages import bounds_text, labels_text
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState, rule_states
+from deltaworks.rules.subjects import Labels
+from deltaworks.rules.verdicts import Baseline, bound_value
 from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.ages import table_age
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import how_a_table_is_created, table_keys
 
 if TYPE_CHECKING:
-    from deltaworks.specs.dashboards import DashboardSpec
+    from deltaworks.specs.alert_rule import RuleSpec
+    from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
 _MAX_LABEL_SETS = 3
 
 
-def load_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
-    """Runs the queries of the panels, and reads the notes and rule episodes within the time span. Read-only."""
-    marks = marks_between(open_objects(catalog.environment.lake), pipeline, span)
-    return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks)
+#: A panel of a rule draws this many of its steps, the newest, and this many label sets.
+_MAX_STEPS, _MAX_SERIES = 3_000, 4
 
 
-def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
-    """Returns a pipeline's notes and rule episodes within a time span.
+def load_dashboard(
+    catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, filters: Mapping[str, str] | None = None
+) -> DashboardAnswer:
+    """Runs the queries of the panels, and reads the notes and rule episodes within the time span. Read-only.
+
+    Args:
+        filters: values by declared filter.
+    """
+    objects = open_objects(catalog.environment.lake)
+
+    def answer_rule(panel: PanelSpec) -> PanelAnswer:
+        rule = next(item for item in catalog.pipeline(pipeline).rules if item.name == panel.rule)
+        marks = marks_between(objects, pipeline, span, rule=rule.name)
+        return dataclasses.replace(_answer_rule(catalog, pipeline, rule, panel, span), marks=marks)
+
+    marks = marks_between(objects, pipeline, span)
+    return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks, filters=filters, answer_rule=answer_rule)
+
+
+def _answer_rule(catalog: Catalog, pipeline: str, rule: RuleSpec, panel: PanelSpec, span: Span) -> PanelAnswer:
+    """Returns the values of a rule in a time span, a line per label set, each with the band in which it does not fire.
+
+    The band is between the baseline and the firing bound, without a baseline between zero and the bound. Values are
+    read as in a backtest, so they include rows that arrived after the rule was evaluated.
+
+    Raises:
+        ContractError: RULE_BROKEN.
+    """
+    spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
+    keys = table_keys(spec)
+    ages = {name: table_age(lake, keys[name], name) for name in source_tables(spec, rule.reads)}
+    answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
+    missing_tables = tuple(name for name, age in ages.items() if age is None)
+    if missing_tables:
+        next_step = how_a_table_is_created(spec, missing_tables[0], now=utc_now())
+        return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
+    since = max(span.since, span.until - dt.timedelta(minutes=_MAX_STEPS * rule.step_minutes))
+    points = backtest(catalog, pipeline, rule, since=since, until=span.until).points
+    drawn, factor = _most_extreme(points, rule), 100.0 if panel.unit == "percent" else 1.0
+    rows = [
+        (
+            minute_start(point.minute),
+            labels_text(rule, point.labels),
+            *(None if value is None else factor * value for value in (point.value, *_band(rule, point))),
+        )
+        for point in points
+        if point.labels in drawn
+    ]
+    columns = ("minute", "labels", "value", "low", "high")
+    description = (
+        panel.description or f"Fires when {bounds_text(rule.fire)}; the band reaches from there to the baseline."
+    )
+    shown = panel.model_copy(
+        update={"x": "minute", "y": ("value",), "by": "labels", "band": ("low", "high"), "description": description}
+    )
+    return dataclasses.replace(answered, panel=shown, columns=columns, rows=tuple(rows))
+
+
+def _most_extreme(points: Sequence[ChartPoint], rule: RuleSpec) -> set[Labels]:
+    """Returns the label sets whose values went furthest in the rule's direction."""
+    sign, extreme = (1 if rule.fire.is_upper else -1), dict[Labels, float]()
+    for point in points:
+        if point.value is not None:
+            extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), sign * point.value)
+    return set(sorted(extreme, key=lambda labels: extreme[labels], reverse=True)[:_MAX_SERIES])
+
+
+def _band(rule: RuleSpec, point: ChartPoint) -> tuple[float | None, float | None]:
+    """Returns the edges of a point's band; None for both if there is none."""
+    baseline = None if point.baseline is None else Baseline(point.baseline, point.spread)
+    bound = bound_value(rule.fire, baseline)
+    usual = point.baseline if point.baseline is not None else 0.0 if rule.fire.is_upper else None
+    if bound is None or usual is None:
+        return None, None
+    return min(bound, usual), max(bound, usual)
+
+
+def marks_between(objects: ObjectStore, pipeline: str, span: Span, *, rule: str | None = None) -> Marks:
+    """Returns a pipeline's notes and rule episodes within a time span, of one rule if it is given.
 
     If they cannot be read, the result has a problem text, and the panels are shown without them.
     """
@@ -42,7 +129,8 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
             for note in notes
         ]
         for state in rule_states(objects, pipeline):
-            marks += _episode_marks(state)
+            if rule is None or state.rule == rule:
+                marks += _episode_marks(state)
         return Marks.overlapping(marks, span)
     except Exception as error:
         return Marks(problem=f"{type(error).__name__}: {error}")

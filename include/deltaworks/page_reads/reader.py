@@ -142,11 +142,13 @@ def certificates(*, namespace: str) -> Rows:
         return [{"certificates": chain.check_within_lake(), "head": False}]
 
 
-def draw_dashboard(*, pipeline: str, name: str, since: str, until: str) -> str:
-    """Returns a dashboard as an HTML page. Without a time span it is the current one, which reloads itself.
+def draw_dashboard(*, pipeline: str, name: str, since: str, until: str, filters: str, script: str) -> str:
+    """Returns a dashboard as an HTML page. Without a time span it is the current one, which renews itself.
 
     Args:
         since, until: times as `parse_span` takes them.
+        filters: values by filter, as JSON.
+        script: address of the script that renews the page's panels; empty to reload the page.
 
     Raises:
         ConfigError: DASHBOARD_UNKNOWN, DASHBOARD_SPAN_INVALID.
@@ -160,9 +162,10 @@ def draw_dashboard(*, pipeline: str, name: str, since: str, until: str) -> str:
     catalog = load_catalog(skip_invalid=True, only=(pipeline,))
     dashboards = catalog.pipeline(pipeline).dashboards
     dashboard = find_by_name(name, {item.name: item for item in dashboards}, "dashboard")
-    answer = load_dashboard(catalog, pipeline, dashboard, parse_span(dashboard, since=since, until=until))
+    span = parse_span(dashboard, since=since, until=until)
+    answer = load_dashboard(catalog, pipeline, dashboard, span, filters=json.loads(filters))
     refresh_seconds = None if since or until else dashboard.refresh_seconds
-    return dashboard_page(answer, refresh_seconds=refresh_seconds, is_served=True)
+    return dashboard_page(answer, refresh_seconds=refresh_seconds, is_served=True, script=script)
 
 
 QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {

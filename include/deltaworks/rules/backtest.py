@@ -127,6 +127,7 @@ class ChartPoint:
     labels: Labels
     value: float | None
     baseline: float | None
+    spread: float = 0.0
 
 
 @dataclass(slots=True)
@@ -213,8 +214,8 @@ def backtest(
 def _record_points(result: Backtest, evaluation: RuleEvaluation, minute_rows: MinuteRows) -> None:
     for item in minute_rows.rows:
         series = evaluation.series[item.labels]
-        baseline = None if series.baseline is None else series.baseline.value
-        result.points.append(ChartPoint(minute_rows.minute, item.labels, item.value, baseline))
+        value, spread = (None, 0.0) if series.baseline is None else series.baseline
+        result.points.append(ChartPoint(minute_rows.minute, item.labels, item.value, value, spread))
         result.phases.append((minute_rows.minute, item.labels, series.state.phase))
 
 

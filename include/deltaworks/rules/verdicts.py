@@ -89,6 +89,22 @@ _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {
 }
 
 
+def bound_value(bounds: BoundsSpec, baseline: Baseline | None) -> float | None:
+    """Returns the value beyond which all declared bounds are crossed; None while a relative bound has no baseline."""
+    sign = 1 if bounds.is_upper else -1
+    values: list[float] = []
+    for name, bound in bounds.named_bounds.items():
+        if name in ("above", "below"):
+            values.append(bound)
+        elif baseline is None:
+            return None
+        elif name in ("above_baseline", "below_baseline"):
+            values.append(baseline.value * bound)
+        else:
+            values.append(baseline.value + sign * bound * (baseline.spread if name == "deviations" else 1))
+    return max(values) if bounds.is_upper else min(values)
+
+
 class RuleBounds:
     """The bounds of a rule, compiled once."""
 

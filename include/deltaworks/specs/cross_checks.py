@@ -186,6 +186,12 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, 
         (("dashboards", index, "panels", number, "sql"), f"panel {panel.title!r}", panel.sql)
         for index, dashboard in enumerate(spec.dashboards)
         for number, panel in enumerate(dashboard.panels)
+        if panel.sql
+    ]
+    files += [
+        (("dashboards", index, "choices"), f"dashboard {dashboard.name!r}", dashboard.choices)
+        for index, dashboard in enumerate(spec.dashboards)
+        if dashboard.choices
     ]
     files += [(("rules", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.rules)]
     files += [

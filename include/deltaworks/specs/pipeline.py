@@ -34,7 +34,8 @@ class PipelineSpec(PipelineSections):
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         problems = [*_source_problems(self), *_archive_problems(self), *table_problems(self)]
-        problems += [*dashboard_problems(self.dashboards), *_rule_problems(self, readable_by_views(self))]
+        problems += [*dashboard_problems(self.dashboards, [rule.name for rule in self.rules])]
+        problems += [*_rule_problems(self, readable_by_views(self))]
         problems += [*_feed_problems(self), *model_problems(self), *_condition_problems(self)]
         raise_problems([*problems, *_enrich_problems(self), *_private_problems(self), *privacy_problems(self)])
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,11 @@ def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(
 
     assert (shown.status_code, "Operations" in shown.text) == (200, True), shown.text
     assert "style-src 'unsafe-inline'" in shown.headers["content-security-policy"]
+    assert "hx-get" not in shown.text, "a fixed time span stays as it is"
+    current = remote_harness.get("/dashboards/games/noc").text
+    script = re.search(r'src="../..(/assets/[0-9a-f]+/htmx.min.js)"', current)
+    assert script is not None
+    assert (remote_harness.get(script[1]).status_code, 'hx-trigger="every 60s"' in current) == (200, True)
     assert 'href="/dashboards/games/noc"' in listed.text
     assert remote_harness.get(page, by="eve").status_code == 404
     assert remote_harness.get("/dashboards/games/noc?from=yesterday").status_code == 400

@@ -12,6 +12,7 @@ from deltaworks.control import paths
 from deltaworks.dashboards import answers
 from deltaworks.dashboards.answers import QueryLimits
 from tests.unit.dashboards.dashboard_harness import ERRORS, MINUTES, SPAN, START, answered, errors, put, shop
+from tests.unit.specs.test_dashboards import CHOICES_SQL, FILTERED, FILTERED_SQL
 
 BOUND = "FROM errors_minute WHERE minute >= $from"
 
@@ -51,6 +52,21 @@ def test_a_panel_over_a_view_has_the_age_of_its_tables(tmp_path: Path) -> None:
     assert not panel.problem
     assert panel.rows == ((2 * (MINUTES - 1) + 3,),)
     assert [age.table for age in panel.ages] == ["errors_minute"]
+
+
+@pytest.mark.parametrize("value", ["drm", "x' OR true --", None])
+def test_a_filter_is_a_bound_parameter(tmp_path: Path, value: str | None) -> None:
+    catalog = shop(tmp_path, more=FILTERED, errors=FILTERED_SQL, choices=CHOICES_SQL)
+    put(catalog, "errors_minute", errors())
+    (dashboard,) = catalog.pipelines["shop"].dashboards
+    filters = {} if value is None else {"class": value}
+
+    answer = answers.answer_dashboard(catalog, "shop", dashboard, SPAN, filters=filters)
+
+    (panel,) = answer.panels
+    assert not panel.problem
+    assert {row[1] for row in panel.rows} == {None: {"network", "drm"}, "drm": {"drm"}}.get(value, set())
+    assert answer.choices == {"class": ("drm", "network")}
 
 
 def test_a_missing_table_is_not_a_failure(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Skipped without `chromium` on the PATH. DELTAWORKS_SCREENSHOTS saves pictures of
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ import pytest
 from deltaworks.charts.drawing import ChartOptions
 from deltaworks.charts.page import section, with_legend, write_page
 from deltaworks.charts.plots import line_chart, row_chart
+from deltaworks.console.page_builder import DOCUMENT_HEADERS
+from deltaworks.console.rendering import assets
 from tests.unit.charts.test_reports import BARS, LINES
 from tests.unit.charts.test_reports import OPTIONS as LINE_OPTIONS
-from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel
+from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel, served_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -152,3 +155,27 @@ def test_the_charts_of_reports_can_be_read(browser: Any, tmp_path: Path) -> None
     )
     assert center == "point s0"
     page.close()
+
+
+def test_panels_move_without_a_reload_under_the_consoles_policy(browser: Any) -> None:
+    shown = browser.new_page()
+    drawn = itertools.count(1)
+    address = "http://console.test/dashboards/shop/noc"
+
+    def serve(route: Any) -> None:
+        if route.request.url.endswith("htmx.min.js"):
+            route.fulfill(body=assets()["htmx.min.js"].data, content_type="text/javascript")
+            return
+        value = answer(panel("number", y="n", title="Viewers"), "n", (next(drawn),))
+        text = served_page(value, refresh_seconds=1, script="../../assets/1/htmx.min.js")
+        headers = dict(DOCUMENT_HEADERS) | {"Content-Type": "text/html; charset=utf-8"}
+        route.fulfill(body=text, headers=headers)
+
+    shown.route("**/*", serve)
+    shown.goto(address)
+    shown.evaluate("() => { window.isFirstLoad = true; }")
+    shown.wait_for_function("() => Number(document.querySelector('p.number').textContent) >= 3", timeout=60_000)
+
+    assert shown.evaluate("() => window.isFirstLoad")
+    assert shown.locator("#renewed").count() == 1
+    shown.close()

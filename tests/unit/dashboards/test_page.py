@@ -47,6 +47,12 @@ def page(
     return dashboard_page(shown, refresh_seconds=refresh_seconds)
 
 
+def served_page(*panels: PanelAnswer, refresh_seconds: int | None, script: str = "") -> str:
+    spec = DashboardSpec.model_validate({"name": "noc", "panels": [item.panel.model_dump() for item in panels]})
+    shown = DashboardAnswer(pipeline="shop", dashboard=spec, span=SPAN, at=NOW, panels=panels)
+    return dashboard_page(shown, refresh_seconds=refresh_seconds, is_served=True, script=script)
+
+
 def at(minutes: float) -> dt.datetime:
     return SPAN.since + dt.timedelta(minutes=minutes)
 
@@ -63,7 +69,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "html"):
+        if tag not in ("meta", "html", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -123,6 +129,56 @@ def test_the_page_is_self_contained_and_has_two_themes() -> None:
     assert "prefers-color-scheme:dark" in text
     assert '<meta http-equiv="refresh" content="30">' in text
     assert "refresh" not in page(*ALL)
+
+
+def test_a_served_page_is_renewed_in_place_and_reloads_without_scripts() -> None:
+    text = served_page(LINE, refresh_seconds=15, script="../../assets/1/htmx.min.js")
+
+    assert '<noscript><meta http-equiv="refresh" content="15"></noscript>' in text
+    assert text.count('http-equiv="refresh"') == 1
+    (renewed,) = [names for tag, names in Tags(text).tags if tag == "div" and names.get("id") == "renewed"]
+    assert (renewed["hx-trigger"], renewed["hx-select"], renewed["hx-swap"]) == ("every 15s", "#renewed", "outerHTML")
+    assert "hx-get" not in served_page(LINE, refresh_seconds=None, script="../../assets/1/htmx.min.js")
+
+
+def test_filters_and_segments_are_in_the_pages_address() -> None:
+    declared = {
+        "name": "noc",
+        "filters": ["isp", "device"],
+        "choices": "choices.sql",
+        "segments": [{"name": "TVs of <A&B>", "filters": {"isp": "A&B <x>", "device": "tv"}}],
+        "panels": [LINE.panel.model_dump()],
+    }
+    shown = DashboardAnswer(
+        pipeline="shop",
+        dashboard=DashboardSpec.model_validate(declared),
+        span=SPAN,
+        at=NOW,
+        panels=(LINE,),
+        filters={"isp": HOSTILE},
+        choices={"isp": ("A", "B"), "device": ("tv",)},
+    )
+
+    tags = Tags(dashboard_page(shown, refresh_seconds=15, is_served=True)).tags
+
+    assert [names["name"] for tag, names in tags if tag in ("select", "input")] == ["isp", "device", "from", "to"]
+    options = [tag for tag, _ in tags if tag == "option"]
+    assert len(options) == 4 + 2, "all, the page's own value and two others; all and tv"
+    assert [names.get("value") for tag, names in tags if tag == "input"] == ["", ""], "a current page stays current"
+    assert any(names.get("href") == "?isp=A%26B+%3Cx%3E&device=tv" for tag, names in tags if tag == "a")
+    assert "script" not in {tag for tag, _ in tags}
+
+
+def test_a_band_is_drawn_behind_each_line_that_has_one() -> None:
+    spec = panel("line", x="minute", y="n", by="isp", band=["low", "high"])
+    rows = [(at(minute), isp, 5.0, low, 6.0) for minute in range(6) for isp, low in (("a", 4.0), ("b", None))]
+    gap = [(at(minute), "a", 5.0, None if minute == 8 else 4.0, 6.0) for minute in range(6, 12)]
+
+    text = page(answer(spec, "minute isp n low high", *rows, *gap))
+
+    assert text.count('class="band s0"') == 2, "a missing edge ends a band"
+    assert 'class="band s1"' not in text
+    assert text.index('class="band') < text.index('class="line')
 
 
 def test_data_are_escaped() -> None:
@@ -306,5 +362,5 @@ def test_a_served_page_has_a_form_for_its_span_and_a_link_to_older_data() -> Non
 
     assert '<a href="?from=2023-09-13T06:00&amp;to=2023-09-13T10:01">show the newest data</a>' in outside
     assert "show the newest data" not in inside
-    assert '<input type="datetime-local" name="from" value="2026-03-01T10:00" required>' in inside
+    assert '<input type="datetime-local" name="from" value="2026-03-01T10:00">' in inside
     assert "<form" not in page(answer(panel("table"), "a"))

@@ -6,6 +6,9 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
+from hypothesis import assume, given
+
 from deltaworks.charts.drawing import MAX_MARKS, Span
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
@@ -13,7 +16,11 @@ from deltaworks.dashboards.page import dashboard_page
 from deltaworks.page_reads.dashboards import load_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState
+from deltaworks.rules.verdicts import Baseline, bound_value, bounds_test
+from deltaworks.specs.alert_rule import BoundsSpec
+from deltaworks.testing import present
 from tests.unit.dashboards.dashboard_harness import SPAN, START, errors, put, shop
+from tests.unit.specs.test_dashboards import RULE, RULE_SQL
 
 
 def at(minutes: int) -> dt.datetime:
@@ -56,6 +63,55 @@ def test_notes_and_episodes_of_the_pipeline_are_marked_on_its_charts(tmp_path: P
     ]
     page = dashboard_page(answer)
     assert (page.count('class="fired"'), page.count('<line class="note"')) == (3, 1)
+
+
+def test_a_panel_of_a_rule_has_its_values_its_band_and_its_own_episodes(tmp_path: Path) -> None:
+    panel = "{title: Errors, chart: line, rule: errors_high}"
+    catalog = shop(tmp_path, panel, views=RULE, rule=RULE_SQL)
+    put(catalog, "errors_minute", errors())
+    objects = LocalObjects(tmp_path / "lake")
+    write_rule_state(objects, "errors_high", episode("a", 5, 9))
+    write_rule_state(objects, "another", episode("a", 11, 12))
+    (dashboard,) = catalog.pipelines["shop"].dashboards
+
+    answer = load_dashboard(catalog, "shop", dashboard, SPAN)
+
+    (drawn,) = answer.panels
+    assert not drawn.problem
+    assert drawn.columns == ("minute", "labels", "value", "low", "high")
+    # Each minute has 3 errors and two more than the one before; the rule fires above 5, so the band ends there.
+    assert [row[2:] for row in drawn.rows[:3]] == [(3.0, 0.0, 5.0), (5.0, 0.0, 5.0), (7.0, 0.0, 5.0)]
+    assert [mark.text for mark in present(drawn.marks).items] == ["errors_high fired: isp a"]
+    page = dashboard_page(answer)
+    assert (page.count('class="fired"'), page.count('class="band s0"')) == (1, 1)
+
+
+def test_a_rule_without_its_table_is_not_a_failure(tmp_path: Path) -> None:
+    catalog = shop(tmp_path, "{title: Errors, chart: line, rule: errors_high}", views=RULE, rule=RULE_SQL)
+    (dashboard,) = catalog.pipelines["shop"].dashboards
+
+    (drawn,) = load_dashboard(catalog, "shop", dashboard, SPAN).panels
+
+    assert (drawn.missing_tables, drawn.problem) == (("errors_minute",), "")
+
+
+@given(
+    name=st.sampled_from(["above", "above_baseline", "deviations", "min_increase", "below", "below_baseline"]),
+    bounds=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
+    value=st.floats(-100, 100),
+    usual=st.builds(Baseline, st.floats(0.1, 100), st.floats(0, 10)),
+)
+def test_a_value_crosses_all_bounds_just_if_it_is_beyond_the_bound_value(
+    name: str, bounds: tuple[float, float], value: float, usual: Baseline
+) -> None:
+    first, second = bounds
+    declared = BoundsSpec.model_validate({name: first, "below" if "below" in name else "above": second})
+
+    beyond = bound_value(declared, usual)
+
+    assert beyond is not None
+    assume(abs(value - beyond) > 1e-6)
+    assert bounds_test(declared)(value, usual) == (value > beyond if declared.is_upper else value < beyond)
 
 
 def test_unreadable_records_do_not_hide_panels(tmp_path: Path) -> None:

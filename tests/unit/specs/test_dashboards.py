@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,85 @@ def test_an_invalid_panel_is_rejected(tmp_path: Path, panel: str, messages: str)
 
     assert messages in message
     assert "dashboards.0.panels.1" in message
+
+
+FILTERED_SQL = ERRORS_SQL.replace("ORDER", "AND ($class IS NULL OR class = $class)\nORDER")
+CHOICES_SQL = "SELECT DISTINCT 'class' AS filter, class AS value FROM errors_minute WHERE minute >= $from"
+FILTERED = "    filters: [class]\n    choices: panels/choices.sql\n"
+RULE = """\
+rules:
+  - {name: errors_high, reads: [errors_minute], sql: panels/rule.sql, fire: {above: 5}, for_minutes: 5}
+"""
+RULE_SQL = (
+    "SELECT minute, sum(errors)::DOUBLE AS value, 1000 AS samples FROM errors_minute "
+    "WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to GROUP BY minute"
+)
+
+
+def test_filters_are_parameters_of_panels(tmp_path: Path) -> None:
+    segments = "    segments: [{name: Rights, filters: {class: drm}}]\n"
+    catalog = shop(tmp_path, more=FILTERED + segments, errors=FILTERED_SQL, choices=CHOICES_SQL)
+    (dashboard,) = catalog.pipelines["shop"].dashboards
+
+    assert (dashboard.filters, dashboard.segments[0].filters) == (("class",), {"class": "drm"})
+    assert reported_errors(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "sql", "choices", "message"),
+    [
+        (FILTERED, ERRORS_SQL, CHOICES_SQL, "filters.0: no panel is filtered by class"),
+        (
+            FILTERED,
+            FILTERED_SQL.replace("$class", "$clas"),
+            CHOICES_SQL,
+            "there is no parameter $clas; did you mean $class",
+        ),
+        ("", FILTERED_SQL, CHOICES_SQL, "there is no parameter $class"),
+        (FILTERED, FILTERED_SQL, CHOICES_SQL.replace("AS value", "AS text"), "not filter and value"),
+        (FILTERED, FILTERED_SQL, CHOICES_SQL.replace("WHERE minute >= $from", ""), "it has no $from"),
+    ],
+)
+def test_filters_that_do_not_fit_are_reported(tmp_path: Path, more: str, sql: str, choices: str, message: str) -> None:
+    shop(tmp_path, more=more, errors=sql, choices=choices)
+
+    listed = reported_errors(tmp_path)
+
+    assert listed
+    assert all(message in error or "no panel is filtered" in error for error in listed), listed
+    assert any(message in error for error in listed), listed
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("    filters: [class]\n", "filters and choices are declared together"),
+        (FILTERED.replace("[class]", "[from]"), "from is a parameter of the page already"),
+        (FILTERED + "    segments: [{name: a, filters: {clas: x}}]\n", "there is no filter clas; did you mean class?"),
+    ],
+)
+def test_invalid_filters_are_rejected(tmp_path: Path, more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        shop(tmp_path, more=more, choices=CHOICES_SQL)
+
+
+@pytest.mark.parametrize(
+    ("panel", "message"),
+    [
+        ("{title: A, chart: line, rule: errors_hihg}", "there is no rule errors_hihg; did you mean errors_high?"),
+        ("{title: A, chart: area, rule: errors_high}", "the values of a rule are drawn as a line, not as area"),
+        ("{title: A, chart: line, rule: errors_high, x: minute}", "a panel with a rule has no x"),
+        ("{title: A, chart: line, x: minute, y: errors}", "give a file of the pipeline's folder"),
+        (
+            "{title: A, chart: line, x: minute, y: errors, band: low, sql: panels/errors.sql}",
+            "a band has two columns: its lower and its upper edge",
+        ),
+        (ERRORS.replace("by: class", "band: [low, high]"), "the chart area has no band"),
+    ],
+)
+def test_panels_of_rules_and_bands_are_checked(tmp_path: Path, panel: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        shop(tmp_path, panel, views=RULE, rule=RULE_SQL)
 
 
 def test_dashboard_names_are_unique(tmp_path: Path) -> None:

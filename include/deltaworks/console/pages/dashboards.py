@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -11,12 +12,15 @@ from typing import Final
 
 from deltaworks.console.page_context import PageContext, PageError, PageMissingError
 from deltaworks.console.pages.base import Page
+from deltaworks.console.rendering import assets
 from deltaworks.console.table_reads import DASHBOARD_LIMITS, read_tables, release_while_waiting
 from deltaworks.dashboards.spans import parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.dashboards import DashboardSpec
 
 _INVALID, _FAILED, _UNAVAILABLE = 400, 500, 503
+#: Drawn pages in memory, and characters of a filter's value.
+_MAX_PAGES, _MAX_VALUE = 32, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +69,14 @@ class _DrawnDashboards:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pages: dict[tuple[str, str, str], tuple[float, str, str]] = {}
+        self._pages: dict[tuple[str, str, str, str], tuple[float, str, str]] = {}
 
-    def latest(self, context: PageContext, dashboard: DashboardSpec) -> str:
-        """Returns the current page of a dashboard, drawn again once its refresh interval is over or its spec has
-        changed.
+    def latest(self, context: PageContext, dashboard: DashboardSpec, filters: str) -> str:
+        """Returns the current page of a dashboard with these filters, drawn again once its refresh interval is over or
+        its spec has changed.
         """
         pipeline = context.pipeline
-        key = (str(context.catalog.root), pipeline, dashboard.name)
+        key = (str(context.catalog.root), pipeline, dashboard.name, filters)
         declared = context.catalog.pipelines[pipeline].fingerprint()
         page = self._current(key, declared)
         if page is not None:
@@ -80,16 +84,19 @@ class _DrawnDashboards:
         with self._locked():
             page = self._current(key, declared)  # another thread may have drawn it meanwhile
             if page is None:
-                page = _draw(pipeline, dashboard)
+                page = _draw(pipeline, dashboard, filters)
+                self._pages.pop(key, None)
+                while len(self._pages) >= _MAX_PAGES:
+                    self._pages.pop(next(iter(self._pages)))
                 self._pages[key] = (time.monotonic() + dashboard.refresh_seconds - 1, declared, page)
             return page
 
-    def for_span(self, pipeline: str, dashboard: DashboardSpec, *, since: str, until: str) -> str:
+    def for_span(self, pipeline: str, dashboard: DashboardSpec, filters: str, *, since: str, until: str) -> str:
         """Draws a dashboard for a fixed time span, and does not keep it."""
         with self._locked():
-            return _draw(pipeline, dashboard, since=since, until=until)
+            return _draw(pipeline, dashboard, filters, since=since, until=until)
 
-    def _current(self, key: tuple[str, str, str], declared: str) -> str | None:
+    def _current(self, key: tuple[str, str, str, str], declared: str) -> str | None:
         due_at, spec_fingerprint, page = self._pages.get(key, (0.0, "", ""))
         return page if time.monotonic() < due_at and spec_fingerprint == declared else None
 
@@ -105,9 +112,17 @@ class _DrawnDashboards:
             self._lock.release()
 
 
-def _draw(pipeline: str, dashboard: DashboardSpec, *, since: str = "", until: str = "") -> str:
+def _draw(pipeline: str, dashboard: DashboardSpec, filters: str, *, since: str = "", until: str = "") -> str:
+    htmx = assets().get("htmx.min.js")
     answer = read_tables(
-        "dashboard", limits=DASHBOARD_LIMITS, pipeline=pipeline, name=dashboard.name, since=since, until=until
+        "dashboard",
+        limits=DASHBOARD_LIMITS,
+        pipeline=pipeline,
+        name=dashboard.name,
+        since=since,
+        until=until,
+        filters=filters,
+        script="" if htmx is None else f"../../assets/{htmx.digest}/htmx.min.js",
     )
     if answer.unfinished:
         raise PageError(
@@ -140,9 +155,11 @@ def view(context: PageContext) -> str:
         parse_span(dashboard, since=since, until=until)
     except ConfigError as error:
         raise PageError(error.message, status=_INVALID) from error
+    chosen = {name: context.query[name][:_MAX_VALUE] for name in dashboard.filters if context.query.get(name)}
+    filters = json.dumps(chosen)
     if since or until:
-        return _DRAWN.for_span(pipeline, dashboard, since=since, until=until)
-    return _DRAWN.latest(context, dashboard)
+        return _DRAWN.for_span(pipeline, dashboard, filters, since=since, until=until)
+    return _DRAWN.latest(context, dashboard, filters)
 
 
 PAGES = (

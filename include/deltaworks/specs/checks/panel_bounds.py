@@ -6,7 +6,7 @@ Both run repeatedly: an unbounded query would become slower with the table until
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sqlglot import exp
@@ -18,12 +18,16 @@ from deltaworks.specs.spec_errors import SpecError, closest_match
 _EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
 
 
-def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
-    """Returns the errors of a valid query in which `$from` filters no rows, or which has other parameters."""
+def time_bound_errors(path: Path, sql: str, filters: Collection[str] = ()) -> list[SpecError]:
+    """Returns the errors of a valid query in which `$from` filters no rows, or which has other parameters.
+
+    Args:
+        filters: names of the dashboard's filters, which are parameters too.
+    """
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
-    errors = list(_unknown_parameters(path, sql, query))
+    errors = list(_unknown_parameters(path, sql, query, (*PARAMETERS, *filters)))
     if errors:
         return errors
     if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
@@ -34,17 +38,23 @@ def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
     return []
 
 
-def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[SpecError]:
+def _unknown_parameters(path: Path, sql: str, query: exp.Query, known: Sequence[str]) -> Iterator[SpecError]:
     names = dict.fromkeys(parameter.name for parameter in query.find_all(exp.Placeholder, exp.Parameter))
     for name in names:
-        if name in PARAMETERS:
+        if name in known:
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            yield SpecError(path, _line(sql, name), "", "only the named parameters $from and $to are supported")
+            text = f"only the named parameters {_listed(known)} are supported"
+            yield SpecError(path, _line(sql, name), "", text)
             continue
-        nearest = closest_match(name, PARAMETERS)
-        advice = f"did you mean ${nearest}?" if nearest is not None else "known parameters: $from and $to"
+        nearest = closest_match(name, known)
+        advice = f"did you mean ${nearest}?" if nearest is not None else f"known parameters: {_listed(known)}"
         yield SpecError(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"${name}" for name in names)
+    return f"{', '.join(first)} and {last}"
 
 
 def _filters_rows(parameter: exp.Expression) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from deltaworks.specs.base import KeyPath
 from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
-from deltaworks.specs.dashboards import PanelSpec
+from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_tables import readable_by_views
 from deltaworks.specs.spec_errors import SpecError, closest_match
@@ -23,15 +24,39 @@ def panel_errors(
     """
     tables = {name: columns.get(name) for name in readable_by_views(spec)}
     for index, dashboard in enumerate(spec.dashboards):
+        yield from _filter_errors(dashboard, declaration, ("dashboards", index))
+        choices = declaration.path.parent / dashboard.choices
+        if dashboard.choices and choices.is_file():
+            output_columns, errors = read_sql_file(choices, tables, spec, cache, purpose="panel")
+            yield from errors
+            if output_columns is not None and sorted(output_columns) != ["filter", "value"]:
+                listed = ", ".join(output_columns)
+                text = f"the result of {dashboard.choices} has the columns {listed}, not filter and value"
+                yield declaration.error_at(("dashboards", index, "choices"), text)
         for number, panel in enumerate(dashboard.panels):
             path = declaration.path.parent / panel.sql
-            if not path.is_file():
+            if not panel.sql or not path.is_file():
                 continue
-            output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="panel")
+            output_columns, errors = read_sql_file(
+                path, tables, spec, cache, purpose="panel", filters=dashboard.filters
+            )
             yield from errors
             if output_columns is not None and not errors:
                 for key_path, text in _column_problems(panel, output_columns):
                     yield declaration.error_at(("dashboards", index, "panels", number, *key_path), text)
+
+
+def _filter_errors(dashboard: DashboardSpec, declaration: Declaration, key_path: KeyPath) -> Iterator[SpecError]:
+    """Yields filters that no panel uses."""
+    folder = declaration.path.parent
+    files = [folder / panel.sql for panel in dashboard.panels if panel.sql]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    for index, name in enumerate(dashboard.filters):
+        if not any(re.search(rf"\${name}\b", text) for text in texts):
+            text = (
+                f"no panel is filtered by {name}: write a condition such as ($" + f"{name} IS NULL OR {name} = ${name})"
+            )
+            yield declaration.error_at((*key_path, "filters", index), text)
 
 
 def _column_problems(panel: PanelSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:

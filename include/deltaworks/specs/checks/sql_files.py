@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -66,19 +66,26 @@ def _is_columns(value: Any) -> bool:
 
 
 def read_sql_file(
-    path: Path, tables: Mapping[str, Columns], spec: PipelineSpec, cache: QueryCache, *, purpose: Purpose
+    path: Path,
+    tables: Mapping[str, Columns],
+    spec: PipelineSpec,
+    cache: QueryCache,
+    *,
+    purpose: Purpose,
+    filters: Collection[str] = (),
 ) -> tuple[Columns, list[SpecError]]:
     """Checks the query in a SQL file. Returns its result columns (None if unknown) and its errors.
 
     Args:
         tables: tables that it can read, with columns.
         cache: valid queries; a valid one is added.
+        filters: of a panel's dashboard, as further parameters.
     """
     try:
         sql = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return None, [SpecError(path, 1, "", "the file is not UTF-8")]
-    digest = query_digest(_DIGEST_PREFIXES[purpose] + sql, tables)
+    digest = query_digest("\0".join([_DIGEST_PREFIXES[purpose] + sql, *filters]), tables)
     if digest is not None and digest in cache:
         return cache.get(digest), []
     # Imported lazily: they import the parser.
@@ -89,7 +96,7 @@ def read_sql_file(
     if purpose in ("panel", "rule") and not errors:
         from deltaworks.specs.checks.panel_bounds import time_bound_errors
 
-        errors = time_bound_errors(path, sql)
+        errors = time_bound_errors(path, sql, filters)
     if purpose == "rule" and not errors:
         from deltaworks.specs.checks.nondeterministic_sql import nondeterminism_errors
 

@@ -1,4 +1,10 @@
--- Current viewers, within seconds.
-SELECT strftime(newest_at, '%Y-%m-%d %H:%M:%S') AS "newest report", concurrent_viewers AS "concurrent viewers", active_users AS "active users"
-FROM viewers_now
-WHERE newest_at >= $from AND newest_at < $to
+-- Views active within the last two heartbeats, as in viewers_now.
+WITH newest AS (SELECT max(event_time) AS newest_at FROM views_now WHERE event_time >= $from AND event_time < $to)
+SELECT count(*) AS viewers
+FROM views_now JOIN newest ON event_time >= newest_at - INTERVAL 20 SECOND AND event_time <= newest_at
+WHERE event_name <> 'end' AND NOT coalesce(fatal, false)
+  AND ($cdn IS NULL OR coalesce(cdn, 'unknown') = $cdn)
+  AND ($isp IS NULL OR coalesce(isp, 'unknown') = $isp)
+  AND ($country IS NULL OR coalesce(country, 'unknown') = $country)
+  AND ($device IS NULL OR coalesce(device, 'unknown') = $device)
+  AND ($title IS NULL OR coalesce(media_label, media_id) = $title)

@@ -3,6 +3,10 @@ WITH quarters AS (
   SELECT time_bucket(INTERVAL 15 MINUTE, minute) AS quarter, bucket, sum(plays) AS plays
   FROM startup_histogram
   WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+  AND ($cdn IS NULL OR coalesce(cdn, 'unknown') = $cdn)
+  AND ($isp IS NULL OR coalesce(isp, 'unknown') = $isp)
+  AND ($country IS NULL OR coalesce(country, 'unknown') = $country)
+  AND ($device IS NULL OR coalesce(device, 'unknown') = $device)
   GROUP BY ALL
 ), upto AS (
   SELECT *, sum(plays) OVER (PARTITION BY quarter ORDER BY bucket) AS so_far, sum(plays) OVER (PARTITION BY quarter) AS total
