@@ -1,4 +1,4 @@
-"""Builds the DAGs of continuous processes: relays, streams, groups of streams, feeds, remediations, rules."""
+"""Builds the DAGs of continuous processes: relays, streams, groups of streams, feeds, remediations, rules, SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 from deltaworks.airflow.dag_factory import DagKind, continuous_dag
 from deltaworks.airflow.job_settings import continuous_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.control.paths import RULES_PROCESS
+from deltaworks.control.paths import RULES_PROCESS, SQL_SERVER_PROCESS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import PROJECT
 from deltaworks.specs.environment import EnvironmentSpec
@@ -21,6 +21,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.remediation import RemediationSpec
 from deltaworks.specs.share_conf import extra_task_slots, stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
+from deltaworks.specs.sql_server import SqlServerSpec
 
 T = TypeVar("T")
 
@@ -79,6 +80,20 @@ def rules_dag(pipelines: Sequence[PipelineSpec], environment: EnvironmentSpec) -
         context={"pipelines": pipelines},
     ) as dag:
         _process_task("evaluate", "deltaworks.rules", environment, rules=RULES_PROCESS)
+    return dag
+
+
+def sql_server_dag(server: SqlServerSpec, environment: EnvironmentSpec) -> DAG:
+    """Returns the DAG of the SQL server."""
+    with continuous_dag(
+        PROJECT,
+        "sql_server",
+        description=f"SQL for BI tools on {server.listen.host}:{server.listen.port}",
+        owner="deltaworks",
+        tags=("sql",),
+        context={"server": server},
+    ) as dag:
+        _process_task("serve", "deltaworks.sql_server", environment, sql_server=SQL_SERVER_PROCESS)
     return dag
 
 
@@ -181,6 +196,12 @@ RULES: Final = DagKind(
     kind="rules",
     subjects=lambda catalog: [specs] if (specs := [spec for spec in catalog.pipelines.values() if spec.rules]) else [],
     build=rules_dag,
+)
+#: The SQL server, if the environment declares it.
+SQL_SERVER: Final = DagKind(
+    kind="sql_server",
+    subjects=lambda catalog: [] if catalog.environment.sql_server is None else [catalog.environment.sql_server],
+    build=sql_server_dag,
 )
 STREAM: Final = DagKind(
     kind="stream",

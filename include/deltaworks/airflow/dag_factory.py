@@ -23,7 +23,7 @@ from deltaworks.airflow.runbooks import runbook
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog, project_root
-from deltaworks.specs.dag_ids import HEALTH_DAG, RULES_DAG, dag_id, display_name, split_dag_id
+from deltaworks.specs.dag_ids import HEALTH_DAG, RULES_DAG, SQL_SERVER_DAG, dag_id, display_name, split_dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import GROUP_KIND
 from deltaworks.specs.project import load_catalog, pipeline_files
@@ -200,7 +200,7 @@ def parsed_catalog() -> Catalog:
 def needed_pipelines(dag_id: str | None) -> Collection[str] | None:
     """Returns the pipelines a DAG needs; None for all, if the DAG covers several or no DAG is given."""
     subject, kind = split_dag_id(dag_id or "")
-    if not kind or kind in _MULTI_PIPELINE_KINDS or dag_id in (HEALTH_DAG, RULES_DAG):
+    if not kind or kind in _MULTI_PIPELINE_KINDS or dag_id in (HEALTH_DAG, RULES_DAG, SQL_SERVER_DAG):
         return None
     # Any other subject is a relay, which needs no pipeline.
     return [subject] if subject in pipeline_files(project_root()) else []

@@ -1,4 +1,4 @@
-"""`deltaworks sql`: runs DuckDB on the lake, with every table by name."""
+"""`deltaworks sql`: runs DuckDB on the lake, with every table by name, or serves SQL to other programs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,27 @@ def sql(
     unconfined: bool = typer.Option(
         False, "--unconfined", help="Also allow files, the network and DuckDB's extensions, with your permissions."
     ),
+    serve: bool = typer.Option(
+        False,
+        "--serve",
+        help="Serve SQL to other programs until Ctrl-C: with one user, or as the environment declares.",
+    ),
+    host: str = typer.Option("127.0.0.1", help="--serve without a declared server: address to listen on."),
+    port: int = typer.Option(31337, min=0, max=65535, help="--serve without a declared server: port, 0 for any."),
+    hash_password: bool = typer.Option(
+        False, "--hash-password", help="Ask for a password and print its hash for the SQL server's file of users."
+    ),
 ) -> list[str | Listing]:
     """Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables.
 
     The query reads nothing but the tables and writes no file, unless it is unconfined.
     """
+    if hash_password:
+        return [_hashed_password()]
     project = catalog()
+    if serve:
+        _serve(project, host, port)
+        return []
     if not query:
         problems: dict[str, str] = {}
         _, names = connect(project, on_unreadable=problems.__setitem__)
@@ -47,6 +62,48 @@ def sql(
     for row in rows[:limit]:
         listing.add(*row)
     return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
+
+
+def _hashed_password() -> str:
+    from deltaworks.sql_server.users import hash_password
+
+    return hash_password(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _serve(project: Catalog, host: str, port: int) -> None:
+    """Serves as the environment declares, or with a random password for the person who starts it.
+
+    Raises:
+        ConfigError: SPEC_INVALID, another host than this machine; the server's own errors.
+    """
+    import signal
+
+    from deltaworks.specs.sql_server import SqlListenSpec, is_loopback
+    from deltaworks.sql_server.process import SqlServerProcess, serve_own
+
+    if project.environment.sql_server is not None:
+        process = SqlServerProcess(project)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: process.stop())
+        typer.echo(
+            f"Serving SQL on {project.environment.sql_server.listen.host}, as declared. Ctrl-C ends it.", err=True
+        )
+        process.run()
+        return
+    if not is_loopback(host):
+        raise ConfigError(
+            "SPEC_INVALID",
+            f"{host} is reached from other machines, which would send passwords in plain text.",
+            hint="Declare sql_server with tls and users in the environment.",
+        )
+    serve_own(project, SqlListenSpec(host=host, port=port), announce=_announce)
+
+
+def _announce(url: str, password: str) -> None:
+    typer.echo(f"Serving SQL at {url} for user deltaworks with password {password}", err=True)
+    typer.echo(
+        f"JDBC: jdbc:arrow-flight-sql://{url.partition('://')[2]}/?useEncryption=false. Ctrl-C ends it.", err=True
+    )
 
 
 def _connect(project: Catalog, statement: str, *, unconfined: bool) -> tuple[duckdb.DuckDBPyConnection, list[str]]:

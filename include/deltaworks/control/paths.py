@@ -13,6 +13,9 @@ from deltaworks.privacy.paths import control_path
 #: The name of the process that evaluates rules.
 RULES_PROCESS: Final = "rules"
 
+#: The name of the SQL server.
+SQL_SERVER_PROCESS: Final = "sql_server"
+
 #: The folder of all remediations, with an object for each handled notification.
 REMEDIATIONS_FOLDER: Final = "control/remediations"
 
@@ -470,6 +473,16 @@ def silence(silence_id: str) -> str:
 
 
 # Rules.
+
+
+def sql_server_control() -> str:
+    """Returns the control folder of the SQL server."""
+    return "control/sql_server"
+
+
+def sql_query_log() -> str:
+    """Returns the key of the table of queries that the SQL server has run."""
+    return f"{sql_server_control()}/queries"
 
 
 def rules_control() -> str:

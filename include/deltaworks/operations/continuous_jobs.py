@@ -30,7 +30,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import find_by_name
-from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
+from deltaworks.specs.dag_ids import RULES_DAG, SQL_SERVER_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -359,6 +359,7 @@ def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> Non
     ):
         return
     names = [*catalog.pipelines, *catalog.relays, paths.RULES_PROCESS]
+    names += [paths.SQL_SERVER_PROCESS] if catalog.environment.sql_server is not None else []
     names += [name for spec_kind, name in catalog.broken if spec_kind in ("pipeline", "relay")]
     names += [dag_id(spec.pipeline, "feeds") for spec in catalog.pipelines.values() if spec.feeds]
     names += [dag_id(spec.name, "remediation") for spec in catalog.environment.remediations]
@@ -377,6 +378,8 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
         return "relay", name
     if name in (paths.RULES_PROCESS, RULES_DAG):
         return "rules", paths.RULES_PROCESS
+    if name in (paths.SQL_SERVER_PROCESS, SQL_SERVER_DAG):
+        return "sql_server", paths.SQL_SERVER_PROCESS
     subject, kind = split_dag_id(name)
     return (kind, subject) if kind in _LOCATORS else ("stream", name)
 
@@ -410,6 +413,12 @@ def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     return _JobLocation(paths.rules_control(), RULES_DAG)
 
 
+def _locate_sql_server(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
+    if name != paths.SQL_SERVER_PROCESS:
+        catalog.pipeline(dag_id(name, "sql_server"))
+    return _JobLocation(paths.sql_server_control(), SQL_SERVER_DAG)
+
+
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start:
         catalog.pipeline(name)
@@ -426,6 +435,7 @@ _LOCATORS: Final[dict[str, Callable[[Catalog, str, bool], _JobLocation]]] = {
     "stream": _locate_stream,
     "relay": _locate_relay,
     "rules": _locate_rules,
+    "sql_server": _locate_sql_server,
     "feeds": _locate_feeds,
     "remediation": _locate_remediation,
 }

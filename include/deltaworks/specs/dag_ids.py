@@ -39,3 +39,5 @@ def asset_name(kind: str, pipeline: str, table: str) -> str:
 HEALTH_DAG: Final = dag_id(PROJECT, "health")
 #: The DAG of the process that evaluates rules.
 RULES_DAG: Final = dag_id(PROJECT, "rules")
+#: The DAG of the SQL server.
+SQL_SERVER_DAG: Final = dag_id(PROJECT, "sql_server")

@@ -25,6 +25,7 @@ from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
+from deltaworks.specs.sql_server import SqlServerSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 #: Environment variable with a webhook URL for alerts. Needs no change of the environment's file.
@@ -247,6 +248,9 @@ class EnvironmentSpec(Spec):
         default=(), description="automatic actions when a rule fires: weights of targets are shifted within limits"
     )
     privacy: PrivacySettings | None = Field(default=None, description="key service and vault of personal data")
+    sql_server: SqlServerSpec | None = Field(
+        default=None, description="SQL for BI tools, by Arrow Flight SQL; by default there is no server"
+    )
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     @model_validator(mode="after")

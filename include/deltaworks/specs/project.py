@@ -113,6 +113,7 @@ class _ProjectLoader:
         _check_operation_dags(self.catalog.environment, path, self.pipelines)
         _check_environment(self.catalog, path, self.pipelines)
         _check_collector(self.catalog, path)
+        _check_sql_server(self.catalog.environment, path, self.pipelines)
         names = {"relays": relays, "pipelines": set(self.pipelines)}
         names["collectors"] = set(collector_files(self.catalog.root))
         _check_overrides(self.catalog.environment, path, names)
@@ -163,6 +164,14 @@ def _check_environment(catalog: Catalog, path: Path, pipelines: Collection[str])
     if problems:
         file = read_declaration(path)
         raise invalid_spec_error([file.error_at(*problem) for problem in problems])
+
+
+def _check_sql_server(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
+    """Rejects unknown pipelines in roles of the SQL server, whose users would read less than was meant."""
+    problems = [] if env.sql_server is None else list(env.sql_server.problems(sorted(pipelines)))
+    if problems:
+        file = read_declaration(path)
+        raise invalid_spec_error([file.error_at(key_path, text) for key_path, text in problems])
 
 
 def _check_collector(catalog: Catalog, path: Path) -> None:

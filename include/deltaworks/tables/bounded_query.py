@@ -45,9 +45,11 @@ def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tup
     statements = connection.extract_statements(text)
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise duckdb.ParserException("write one SELECT and nothing else")
+    data = text.encode()
+    # Positions of tokens count bytes.
     tokens = duckdb.tokenize(text)
-    statement_ends = (at for at, kind in tokens if kind == duckdb.token_type.operator and text[at] == ";")
-    return text[: next(statement_ends, len(text))], frozenset(statements[0].named_parameters)
+    ends = (at for at, kind in tokens if kind == duckdb.token_type.operator and data[at : at + 1] == b";")
+    return data[: next(ends, len(data))].decode(), frozenset(statements[0].named_parameters)
 
 
 @contextmanager

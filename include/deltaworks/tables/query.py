@@ -96,15 +96,37 @@ def connect(
                 names.append(f"{pipeline}.{name}")
             except (ContractError, DeltaError, pa.ArrowException) as error:
                 problems[f"{pipeline}.{name}"] = _describe_unreadable(f"{pipeline}.{name}", error)
-        if f"{pipeline}.{QUARANTINE}" in names:
-            bind_file_quarantine(connection, pipeline)
-            names.append(f"{pipeline}.file_quarantine")
-        names += _create_named_views(connection, spec, names)
-        names += _create_declared_views(connection, spec, names, problems, folder=catalog.folder(pipeline))
+        names += bind_views(connection, spec, names, problems, folder=catalog.folder(pipeline))
     for name, problem in problems.items():
-        _bind_problem(connection, name, problem)
+        bind_problem(connection, name, problem)
         on_unreadable(name, problem)
     return connection, [*names, *problems]
+
+
+def bind_views(
+    connection: duckdb.DuckDBPyConnection,
+    spec: PipelineSpec,
+    existing: Collection[str],
+    problems: dict[str, str],
+    *,
+    folder: Path,
+) -> list[str]:
+    """Creates the views over a pipeline's bound tables: `file_quarantine`, views with names, declared views.
+
+    Views over missing tables are not created. Returns the names of the created views, as `<pipeline>.<view>`.
+
+    Args:
+        existing: names of the bound tables, as `<pipeline>.<table>`.
+        problems: reasons of tables that cannot be read, by name. Views over them are added.
+        folder: of the pipeline, with the SQL files of its views.
+    """
+    names = list(existing)
+    created: list[str] = []
+    if f"{spec.pipeline}.{QUARANTINE}" in names:
+        bind_file_quarantine(connection, spec.pipeline)
+        created.append(f"{spec.pipeline}.file_quarantine")
+    created += _create_named_views(connection, spec, [*names, *created])
+    return created + _create_declared_views(connection, spec, [*names, *created], problems, folder=folder)
 
 
 def _describe_unreadable(name: str, error: Exception) -> str:
@@ -113,7 +135,7 @@ def _describe_unreadable(name: str, error: Exception) -> str:
     return f"{name} cannot be read: {' '.join(str(error).split())}"
 
 
-def _bind_problem(connection: duckdb.DuckDBPyConnection, name: str, problem: str) -> None:
+def bind_problem(connection: duckdb.DuckDBPyConnection, name: str, problem: str) -> None:
     """Creates the view `name`, with its schema, which raises the problem when it is queried."""
     schema, _, view = name.partition(".")
     text = problem.replace("'", "''")
@@ -258,7 +280,7 @@ def _create_declared_views(
                 raise duckdb.ParserException("write one SELECT and nothing else")
             connection.execute(f'{create_view} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
         except (duckdb.Error, OSError, UnicodeDecodeError) as error:
-            _bind_problem(connection, f"{spec.pipeline}.{view.name}", f"{file}: {' '.join(str(error).split())}")
+            bind_problem(connection, f"{spec.pipeline}.{view.name}", f"{file}: {' '.join(str(error).split())}")
         created.append(f"{spec.pipeline}.{view.name}")
     return created
 

@@ -172,7 +172,7 @@ def _parse_subject(words: list[str]) -> tuple[str, str, str]:
     name, kind = split_dag_id(words[0])
     if kind:
         return kind, name, "/".join(words[1:])
-    if words[0] in ("stream", "relay", "feeds", "rules", "collector", "remediation"):
+    if words[0] in ("stream", "relay", "feeds", "rules", "sql_server", "collector", "remediation"):
         return words[0], words[1] if len(words) > 1 else "", "/".join(words[2:])
     return "pipeline", words[0], "/".join(words[1:])
 

@@ -37,7 +37,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.base import shorten_names
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.dag_ids import RULES_DAG, dag_id
+from deltaworks.specs.dag_ids import RULES_DAG, SQL_SERVER_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import RELAY_POOL
@@ -46,6 +46,8 @@ from deltaworks.specs.shares import RELAY_POOL
 _NOT_STARTING = frozenset({"NEVER_STARTED", "BETWEEN_RUNS", "NOT_RESTARTED"})
 #: Seconds of a stream's run after which its tables are measured for the first time.
 MEASURED_AFTER_SECONDS: Final = 600.0
+#: DAGs of processes that exist once for the complete project, by kind.
+_PROJECT_DAGS: Final[Mapping[str, str]] = {"rules": RULES_DAG, "sql_server": SQL_SERVER_DAG}
 PausedLookup = Callable[[str], bool | None]
 
 
@@ -67,12 +69,12 @@ class Subject:
     @property
     def key(self) -> str:
         """The key of the subject's verdicts, which does not depend on whether a DAG or a pod runs the subject."""
-        return RULES_DAG if self.kind == "rules" else dag_id(self.name, self.kind)
+        return _PROJECT_DAGS.get(self.kind) or dag_id(self.name, self.kind)
 
     @property
     def argument(self) -> str:
         """The subject's name as argument of `deltaworks stop` and `start`."""
-        return self.name if self.kind in ("stream", "relay", "rules") else self.key
+        return self.name if self.kind in ("stream", "relay", *_PROJECT_DAGS) else self.key
 
     @property
     def dag_id(self) -> str:
@@ -97,7 +99,7 @@ class Report:
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Returns all subjects of the catalog: relays, streams, rules if any are declared, feeds and remediations."""
+    """Returns all subjects of the catalog: relays, streams, rules and the SQL server if declared, feeds, remediations."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
@@ -112,6 +114,8 @@ def subjects(catalog: Catalog) -> list[Subject]:
     ]
     has_rules = any(spec.rules for spec in catalog.pipelines.values())
     rules = [Subject("rules", paths.RULES_PROCESS, paths.rules_control(), HealthLimits())] if has_rules else []
+    if catalog.environment.sql_server is not None:
+        rules.append(Subject("sql_server", paths.SQL_SERVER_PROCESS, paths.sql_server_control(), HealthLimits()))
     feeds = [
         Subject("feeds", name, paths.feeds_control(name), HealthLimits())
         for name, spec in catalog.pipelines.items()
