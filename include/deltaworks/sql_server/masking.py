@@ -57,7 +57,7 @@ def projection(spec: PipelineSpec, table: str, schema: pa.Schema, *, show_person
 
 
 def _expression(field: pa.Field, *, hidden: bool, by_value: bool) -> str:
-    name = '"' + field.name.replace('"', '""') + '"'
+    name: str = '"' + field.name.replace('"', '""') + '"'
     if hidden:
         # Not a literal null, whose type would differ.
         return f"CASE WHEN false THEN {name} END AS {name}"

@@ -1,6 +1,6 @@
 """The metadata tables of Flight SQL: catalogs, schemas, tables, types, keys and properties of the server.
 
-Their schemas are those of the comments in `FlightSql.proto`; clients check them. A lake has no keys, so these tables are
+Their schemas are those of the comments in `FlightSql.proto`; clients check them. A lake has no keys: their tables are
 empty.
 """
 
@@ -148,7 +148,7 @@ _PROPERTIES: Final[Mapping[int, tuple[int, Any]]] = {
     529: (_STRING, "pipeline"),
     530: (_STRING, "procedure"),
     531: (_STRING, "lake"),
-    532: (_BITMASK, 1),  # the catalog is at the start of a name
+    532: (_BOOL, True),  # the catalog is at the start of a name
     533: (_BITMASK, 3),
     534: (_BITMASK, 3),
     535: (_BITMASK, 0),
@@ -180,7 +180,7 @@ _PROPERTIES: Final[Mapping[int, tuple[int, Any]]] = {
 
 def table_of(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
     """Returns rows, given by position, as a table of this schema."""
-    columns = list(zip(*rows, strict=True)) or [[] for _ in schema]
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [() for _ in schema]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -209,11 +209,27 @@ def type_info(data_type: int | None) -> pa.Table:
         is_decimal = name == "DECIMAL"
         # SQL_DATETIME with a subcode stands for dates and times.
         kind, subcode = (9, code - 90) if code in (91, 93) else (code, None)
-        rows.append(
-            (name, code, size, quote, quote, ["precision", "scale"] if is_decimal else None, 1, name == "VARCHAR", 3)
-            + (None if radix is None else False, False, None if radix is None else False, name)
-            + (0 if is_decimal else None, 38 if is_decimal else None, kind, subcode, radix, None)
-        )
+        row = {
+            "type_name": name,
+            "data_type": code,
+            "column_size": size,
+            "literal_prefix": quote,
+            "literal_suffix": quote,
+            "create_params": ["precision", "scale"] if is_decimal else None,
+            "nullable": 1,
+            "case_sensitive": name == "VARCHAR",
+            "searchable": 3,
+            "unsigned_attribute": None if radix is None else False,
+            "fixed_prec_scale": False,
+            "auto_increment": None if radix is None else False,
+            "local_type_name": name,
+            "minimum_scale": 0 if is_decimal else None,
+            "maximum_scale": 38 if is_decimal else None,
+            "sql_data_type": kind,
+            "datetime_subcode": subcode,
+            "num_prec_radix": radix,
+        }
+        rows.append([row.get(column) for column in TYPE_INFO.names])
     return table_of(TYPE_INFO, sorted(rows, key=lambda row: row[1]))
 
 

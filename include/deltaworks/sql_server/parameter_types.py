@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
@@ -32,9 +32,9 @@ def parameter_types(text: str, count: int, columns: Mapping[tuple[str, str], Map
     from sqlglot.optimizer.annotate_types import annotate_types
     from sqlglot.optimizer.qualify import qualify
 
-    schema: dict[str, dict[str, dict[str, str]]] = {}
-    for (pipeline, table), types in columns.items():
-        schema.setdefault(pipeline, {})[table] = dict(types)
+    schema: dict[str, Any] = {}
+    for (pipeline, name), kinds in columns.items():
+        schema.setdefault(pipeline, {})[name] = dict(kinds)
     types = [""] * count
     try:
         tree = parse_one(name_parameters(text), dialect="duckdb")
@@ -48,7 +48,7 @@ def parameter_types(text: str, count: int, columns: Mapping[tuple[str, str], Map
             if found and 1 <= number <= count:
                 types[number - 1] = found
     except (SqlglotError, ValueError, RecursionError):
-        # The statement is valid for DuckDB, which converts texts as it runs.
+        # The statement is valid for DuckDB, which takes the types of the values.
         return [""] * count
     return types
 

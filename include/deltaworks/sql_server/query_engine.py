@@ -26,8 +26,9 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sql_server import SqlLimitsSpec
 from deltaworks.sql_server.admission import Admission
 from deltaworks.sql_server.parameter_types import DEFAULT_TYPE, parameter_types
+from deltaworks.sql_server.parser_process import GuardedParser
 from deltaworks.sql_server.query_log import Outcome, QueryLog, QueryRecord
-from deltaworks.sql_server.references import ParsedStatement, StatementParser
+from deltaworks.sql_server.references import ParsedStatement
 from deltaworks.sql_server.sessions import Keys, Names, Session, SessionPool, bound_tables
 from deltaworks.sql_server.snapshots import Snapshot, TableSnapshots
 from deltaworks.sql_server.statements import Statement
@@ -71,7 +72,7 @@ class QueryEngine:
     ) -> None:
         self._catalog, self._limits, self._log = catalog, limits, log
         self._snapshots = TableSnapshots(catalog.environment.lake, fresh_seconds=fresh_seconds)
-        self._parser = StatementParser()
+        self._parser = GuardedParser()
         self._pool = SessionPool(limits)
         self._admission = Admission(limits)
         self._lock = threading.Lock()
@@ -82,6 +83,7 @@ class QueryEngine:
         self.finished = 0
         threading.Thread(target=self._watch, name="watch-queries", daemon=True).start()
         # Loading the SQL parser takes a second or more, which the first prepared statement would wait for.
+        threading.Thread(target=self._parser.parse, args=("", "SELECT 1"), name="start-parser", daemon=True).start()
         threading.Thread(target=parameter_types, args=("SELECT ?", 1, {}), name="load-parser", daemon=True).start()
 
     @property
@@ -95,6 +97,7 @@ class QueryEngine:
         for query in self._running_queries():
             query.stop(_stopped("The server stops.", "SQL_SERVER_BUSY"), "cancelled")
         self._pool.clear(close=True)
+        self._parser.close()
         self._snapshots.close()
 
     def reload(self, catalog: Catalog) -> None:
@@ -117,7 +120,7 @@ class QueryEngine:
             DeltaworksError: SQL_REFUSED, SQL_ACCESS_DENIED, SQL_SERVER_BUSY, ...; refused statements are logged.
         """
         with self._logged_refusals(caller, text):
-            parsed = self._parser.parse(text)
+            parsed = self._parser.parse(caller.user, text)
             if parsed.parameters != len(parameters or ()):
                 raise ConfigError(
                     "SQL_REFUSED",
@@ -143,7 +146,7 @@ class QueryEngine:
             DeltaworksError: as `plan` does.
         """
         with self._logged_refusals(caller, text):
-            parsed = self._parser.parse(text)
+            parsed = self._parser.parse(caller.user, text)
         if not parsed.parameters:
             # Its plan is cached for the query that mostly follows.
             planned = self.plan(caller, text)
@@ -364,7 +367,7 @@ class QueryEngine:
             return
         self._log.add(
             QueryRecord(
-                at=began,
+                started_at=began,
                 query_id=uuid.uuid4().hex,
                 user=caller.user,
                 peer=caller.peer,
@@ -512,7 +515,7 @@ class RunningQuery:
         with self._owning:
             session, self._session = self._session, None
         record = QueryRecord(
-            at=self._began,
+            started_at=self._began,
             query_id=self.id,
             user=self.caller.user,
             peer=self.caller.peer,

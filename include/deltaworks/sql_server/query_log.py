@@ -40,7 +40,7 @@ _ATTEMPTS: Final = 5
 SCHEMA: Final = pa.schema(
     [
         pa.field("query_date", pa.date32()),
-        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("started_at", pa.timestamp("us", "UTC")),
         pa.field("query_id", pa.string()),
         pa.field("user", pa.string()),
         pa.field("peer", pa.string()),
@@ -63,14 +63,14 @@ class QueryRecord:
     """One query of the log.
 
     Args:
-        at: its begin. user: who sent it. peer: address of the client.
+        started_at: its begin. user: who sent it. peer: address of the client.
         statement: its text, cut after 32,768 characters. tables: what it reads.
         outcome: `refused` before it ran, `limited` by a limit of time, rows or memory.
         waited_seconds: for a free slot. seconds: from then until its end.
         rows: rows that were sent. bytes: their size in memory.
     """
 
-    at: datetime
+    started_at: datetime
     query_id: str
     user: str
     peer: str
@@ -179,4 +179,4 @@ def _row(record: QueryRecord) -> dict[str, object]:
     row = asdict(record)
     row["tables"] = list(record.tables)
     row["statement"], row["message"] = record.statement[:_MAX_TEXT], record.message[:_MAX_TEXT]
-    return {"query_date": record.at.date(), **row}
+    return {"query_date": record.started_at.date(), **row}

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import duckdb
@@ -24,7 +22,7 @@ from deltaworks.tables.bounded_query import confine_connection, describe_error, 
 CATALOG: Final = "lake"
 #: Start of the names of registered tables, which only the views of a session may read: they have all columns.
 HIDDEN_PREFIX: Final = "__deltaworks_"
-MAX_STATEMENT_BYTES: Final = 1 << 20
+MAX_STATEMENT_BYTES: Final = 128 << 10
 MAX_PARAMETERS: Final = 1_000
 #: Table functions that read nothing but their arguments.
 _TABLE_FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat"})
@@ -53,7 +51,10 @@ class ParsedStatement:
 
 
 class StatementParser:
-    """Parses statements with a connection that holds no tables. Thread-safe; results are cached."""
+    """Parses statements with a connection that holds no tables.
+
+    Not for the server's own process, which some statements would stop: see `parser_process`.
+    """
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:")
@@ -61,10 +62,8 @@ class StatementParser:
         self._connection.execute("SET temp_directory = ''")
         self._connection.execute("SET threads = 1")
         confine_connection(self._connection)
-        self._lock = threading.Lock()
-        self.parse = lru_cache(maxsize=256)(self._parse)
 
-    def _parse(self, text: str) -> ParsedStatement:
+    def parse(self, text: str) -> ParsedStatement:
         """Parses and checks a statement.
 
         Raises:
@@ -73,9 +72,8 @@ class StatementParser:
         try:
             if len(text.encode()) > MAX_STATEMENT_BYTES:
                 raise ConfigError("SQL_REFUSED", f"The statement is longer than {MAX_STATEMENT_BYTES} bytes.")
-            with self._lock:
-                select, names = parse_single_select(self._connection, text)
-                row = self._connection.execute("SELECT json_serialize_sql($1)", [select]).fetchone()
+            select, names = parse_single_select(self._connection, text)
+            row = self._connection.execute("SELECT json_serialize_sql($1)", [select]).fetchone()
         except (duckdb.Error, UnicodeError, RuntimeError) as error:
             raise ConfigError("SQL_REFUSED", describe_error(error)) from error
         try:

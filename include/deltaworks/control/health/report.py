@@ -99,7 +99,7 @@ class Report:
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Returns all subjects of the catalog: relays, streams, rules and the SQL server if declared, feeds, remediations."""
+    """Returns all subjects of the catalog: relays, streams, rules and SQL server if declared, feeds, remediations."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
