@@ -385,6 +385,8 @@ def manual_context(objects: LocalObjects, form: dict[str, Any], **fixed: Any) ->
     [
         ({"dry_run": False, "tables": None, "max_files": 5}, {"dry_run": False}, True),
         ({"dry_run": False}, {}, True),
+        ({"dry_run": False}, {"spark": True}, True),
+        ({"dry_run": False}, {"spark": True, "dry_run": "True"}, False),
         ({"dry_run": True}, {}, False),
         ({"dry_run": False}, {"dry_run": "True"}, False),
         ({"dry_run": False, "tables": ["events"]}, {"dry_run": False}, False),

@@ -186,14 +186,17 @@ def _is_selection(context: Context) -> bool:
         return False
     options = declared.options_model().model_fields
     form = context.get("params") or {}
-    # The options as the job receives them: values the DAG fixes override the form, and rendered templates are text.
-    options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
+    # What the DAG decides, such as the engine, is no selection: a night's task has the same values.
+    decided = getattr(task, "values", {})
     # Bounds and reasons do not restrict the selection.
-    not_a_selection = {DRY_RUN, "reason", *declared.bounds}
+    not_a_selection = {DRY_RUN, "reason", *declared.bounds, *decided}
     is_restricted = any(
-        value and value != options[name].default for name, value in options_set.items() if name not in not_a_selection
+        value and value != options[name].default
+        for name, value in form.items()
+        if name in options and name not in not_a_selection
     )
-    return is_restricted or str(options_set.get(DRY_RUN, False)) == "True"
+    # As the job receives it: a rendered template is text.
+    return is_restricted or str(decided.get(DRY_RUN, form.get(DRY_RUN, False))) == "True"
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
