@@ -75,14 +75,16 @@ class RowComparison:
 
     def _sql(self, factor: float) -> str:
         columns = ", ".join(self._column(name, factor) for name in self.columns)
-        by = f"CAST({self.by} AS {self.dialect.text}) AS _by"
+        names = ", ".join(map(self.dialect.name, self.columns))
         current, rebuilt = (
-            f"(SELECT {by}, {columns} FROM {name} WHERE NOT coalesce({self.excluded}, false))"
-            for name in (CURRENT, REBUILT)
+            f"SELECT CAST({self.by} AS {self.dialect.text}) AS _by, {columns}, {side} AS _side FROM {name} "
+            f"WHERE NOT coalesce({self.excluded}, false)"
+            for name, side in ((CURRENT, 1), (REBUILT, -1))
         )
+        # Each side is read once, unlike by EXCEPT ALL in both directions.
         return (
-            f"SELECT _by, count(*) FROM (({current} EXCEPT ALL {rebuilt}) UNION ALL ({rebuilt} EXCEPT ALL {current})) "
-            "AS differing GROUP BY _by"
+            f"SELECT _by, sum(abs(_rows)) FROM (SELECT _by, sum(_side) AS _rows FROM ({current} UNION ALL {rebuilt}) "
+            f"AS sides GROUP BY _by, {names} HAVING sum(_side) <> 0) AS differing GROUP BY _by"
         )
 
     def _column(self, name: str, factor: float) -> str:
