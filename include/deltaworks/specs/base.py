@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PlainValidator,
     ValidationError,
     WithJsonSchema,
 )
@@ -67,7 +68,7 @@ def parse_bytes(value: Any) -> Any:
     return int(match.group(1)) * _BYTE_UNITS[match.group(2)]
 
 
-def parse_duration(value: Any) -> Any:
+def parse_duration(value: Any) -> timedelta:
     """Parses `30s`, `15m`, `6h` or `30d` to a timedelta. Returns a timedelta unchanged."""
     if isinstance(value, timedelta):
         return value
@@ -234,7 +235,7 @@ FieldPaths = Annotated[
 ]
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration),
+    PlainValidator(parse_duration),
     PlainSerializer(describe_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN, "examples": ["30s", "15m", "6h", "30d"]}),
 ]

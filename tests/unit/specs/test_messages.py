@@ -370,6 +370,7 @@ def error_types(schema: Any) -> Iterator[str]:
         "tagged-union": ["union_tag_invalid", "union_tag_not_found", "model_attributes_type"],
         "function-after": ["value_error", "declared"],
         "function-before": ["value_error", "declared"],
+        "function-plain": ["value_error", "declared"],
         **{key: [] for key in ("nullable", "default", "union", "definitions", "definition-ref", "any", "model-field")},
     }
     assert kind in own, f"give every error of a {kind} its words in deltaworks.specs.spec_errors"
