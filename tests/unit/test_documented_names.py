@@ -351,5 +351,5 @@ def test_a_wrong_row_and_an_undocumented_key_are_found() -> None:
     section = "reference/pipeline/operations.md#health"
     assert undocumented_keys({section: (ArchiveSpec, HealthLimitsSpec)})[:2] == [
         f"{section}: ArchiveSpec.retain_days",
-        "no section: BaselineSpec",
+        "no section: AlertmanagerChannelSpec",
     ]

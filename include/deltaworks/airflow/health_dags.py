@@ -159,6 +159,7 @@ class CheckStreamsOperator(BaseOperator):
         from deltaworks.alerts.deadman import write_health_heartbeat
         from deltaworks.alerts.erasures import alert_on_erasures
         from deltaworks.alerts.sending import delete_old_deliveries
+        from deltaworks.alerts.table_rules import alert_on_table_rules
         from deltaworks.control.clock import utc_now
         from deltaworks.control.health.report import verdict_to_record, write_verdicts
 
@@ -170,6 +171,8 @@ class CheckStreamsOperator(BaseOperator):
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
+            if warned := alert_on_table_rules(objects, catalog, now=now):
+                self.log.warning("Table rules that too many rows fail: %s", ", ".join(warned))
             if due := alert_on_erasures(objects, catalog, now=now):
                 self.log.warning("Erasures due: %s", ", ".join(due))
             self._restart_hung(catalog.environment, objects, reports, airflow)

@@ -568,6 +568,11 @@ def quarantine_summary(pipeline: str) -> str:
     return pipeline_control(pipeline, "quarantine.json")
 
 
+def rule_warnings_summary(pipeline: str) -> str:
+    """Returns the key of counts of rows that fail a table rule with `on_fail: warn`."""
+    return pipeline_control(pipeline, "rule_warnings.json")
+
+
 def mutations_summary(pipeline: str) -> str:
     """Returns the key of the last mutation batches of a pipeline, and the number of pending requests."""
     return pipeline_control(pipeline, "mutations.json")

@@ -331,6 +331,7 @@ class BatchProcessor:
             commit_seconds=commit_seconds,
             complete_seconds=time.monotonic() - started - commit_seconds,
             rule_warnings=json.dumps(warnings) if (warnings := prepared.source.get("rule_warnings")) else None,
+            table_rows={share.table: share.rows for share in prepared.tables},
             over_budget=json.dumps(exceeded) if (exceeded := prepared.source.get("over_budget")) else None,
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),

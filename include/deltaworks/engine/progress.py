@@ -13,8 +13,8 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.summaries.quarantine import QuarantineCounter
+from deltaworks.control.summaries.rule_warnings import RuleWarningsCounter
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, sample_by_rank
 from deltaworks.engine.driver_host import DriverMetrics
 from deltaworks.specs.descriptions import control_description
@@ -40,7 +41,7 @@ class BatchReport:
     """Report of one batch. Durations are by phase; a batch resumed after a crash has no prepare time.
 
     Attributes:
-        rule_warnings: JSON with rows by `table.rule`; None without warnings.
+        rule_warnings: JSON with rows by `table.rule`; None without warnings. `table_rows` are all rows by table.
         over_budget: JSON with payloads by the name of the exceeded limit.
         objects_missing: number of objects that were deleted before they were read; `missing_examples` has some keys.
         events: number of events read, including rejected ones.
@@ -71,6 +72,7 @@ class BatchReport:
     rejected: tuple[tuple[str, str, int], ...] = ()
     arrived_us: tuple[int, ...] = ()
     rejected_events: tuple[tuple[str, str, str, int], ...] = ()
+    table_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_counts(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
@@ -138,6 +140,7 @@ class ProgressLog:
         throughput: ThroughputWriter | None = None,
         summary: StreamSummaryWriter | None = None,
         quarantine: QuarantineCounter | None = None,
+        rule_warnings: RuleWarningsCounter | None = None,
     ) -> None:
         """Creates the log; `start` begins writing.
 
@@ -145,6 +148,7 @@ class ProgressLog:
             throughput: writes the recent throughput for health checks, in the same thread.
             summary: writes recent batches and hours for the console, in the same thread.
             quarantine: counts quarantined rows for the console, in the same thread, at most once per minute.
+            rule_warnings: counts rows that fail rules with `on_fail: warn`, as often.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -154,6 +158,7 @@ class ProgressLog:
         self._throughput = throughput
         self._summary = summary
         self._quarantine = quarantine
+        self._rule_warnings = rule_warnings
         self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
         self._closed = threading.Event()
         self._terminated = threading.Event()
@@ -245,9 +250,7 @@ class ProgressLog:
         elif kind == "batch":
             if self._throughput is not None:
                 self._throughput.add(event["at"], event["read"])
-            if self._quarantine is not None:
-                batch: BatchReport = event["report"]
-                self._quarantine.add(batch.batch_id, batch.rejected_events, at=event["at"])
+            self._count(event["report"], event["at"])
             row = self._row(event["row"], event)
             row["requests"] = json.dumps(self._metrics.requests())
             self._summarize(row, event)
@@ -313,6 +316,13 @@ class ProgressLog:
             **row,
         }
 
+    def _count(self, batch: BatchReport, at: datetime) -> None:
+        """Adds a batch to the counts for the console."""
+        if self._quarantine is not None:
+            self._quarantine.add(batch.batch_id, batch.rejected_events, at=at)
+        if self._rule_warnings is not None:
+            self._rule_warnings.add(batch.batch_id, batch.table_rows, json.loads(batch.rule_warnings or "{}"), at=at)
+
     def _flush(self, *, is_final: bool) -> None:
         for number, (since, row) in list(self._rows_awaiting_progress.items()):
             if is_final or time.monotonic() - since >= JOIN_SECONDS:
@@ -327,6 +337,9 @@ class ProgressLog:
         if self._quarantine is not None:
             with contextlib.suppress(Exception):  # a failure must not affect the stream
                 self._quarantine.write(utc_now(), force=is_final)
+        if self._rule_warnings is not None:
+            with contextlib.suppress(Exception):
+                self._rule_warnings.write(utc_now(), force=is_final)
         rows, self._complete_rows = self._complete_rows, []
         if not rows:
             return

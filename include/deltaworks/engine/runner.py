@@ -28,6 +28,7 @@ from deltaworks.control.locks.lease import Lease, watch_lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.summaries.quarantine import QuarantineCounter
+from deltaworks.control.summaries.rule_warnings import RuleWarningsCounter
 from deltaworks.control.summaries.stream import StreamSummaryWriter
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_host import (
@@ -71,6 +72,12 @@ def progress_log(
         summary=StreamSummaryWriter(home.objects, spec.pipeline),
         quarantine=QuarantineCounter(
             home.objects, spec.pipeline, generation=home.generations.current(), spec=spec.fingerprint()
+        ),
+        rule_warnings=RuleWarningsCounter(
+            home.objects,
+            spec.pipeline,
+            {table.name: [rule.name for rule in table.rules if rule.on_fail == "warn"] for table in spec.tables},
+            generation=home.generations.current(),
         ),
     )
 

@@ -93,6 +93,20 @@ class TableRuleSpec(Spec):
     name: Name
     check: Annotated[str, StringConstraints(min_length=1)]
     on_fail: Literal["warn", "quarantine", "fail"] = "quarantine"
+    alert_percent: float | None = Field(
+        default=None,
+        ge=0,
+        lt=100,
+        description="with `warn`: percentage of the last hour's rows above which an alert is raised; by default never",
+    )
+    alert_rows_min: int = Field(default=100, ge=1, description="minimum number of rows in that hour for the alert")
+
+    @model_validator(mode="after")
+    def _check_alert(self) -> Self:
+        if self.alert_percent is not None and self.on_fail != "warn":
+            text = f"alert_percent is a key of on_fail: warn, and this is {self.on_fail}: remove it"
+            raise_problems([(("alert_percent",), text)])
+        return self
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:

@@ -102,6 +102,7 @@ def test_warnings_are_in_the_ledger_and_failing_rows_in_quarantine(make_shop: Ma
 
     assert report is not None
     assert report.rule_warnings == '{"orders.low": 2}'
+    assert report.table_rows["orders"] == 3
     (row,) = shop.ledger("checkpoint_store")
     assert json.loads(row["source_metadata"])["rule_warnings"] == {"orders.low": 2}
     assert (row["rows"], row["quarantined"]) == (3, 1)

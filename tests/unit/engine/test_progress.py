@@ -17,9 +17,10 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.paths import quarantine_summary
+from deltaworks.control.paths import quarantine_summary, rule_warnings_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
+from deltaworks.control.summaries.rule_warnings import RuleWarningsCounter, RuleWarningsSummary
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.engine import queries
 from deltaworks.engine.driver_host import CountingObjectStore, DriverMetrics
@@ -400,3 +401,18 @@ def test_an_unknown_error_is_reported_by_the_line_closest_to_its_cause() -> None
 
 def test_an_error_without_a_message_has_the_name_of_its_type() -> None:
     assert failure_record(KeyError())["message"] == "KeyError"
+
+
+def test_rows_that_fail_a_rule_are_counted_with_all_rows_of_its_table(tmp_path: Path) -> None:
+    home = LocalObjects(tmp_path)
+    counter = RuleWarningsCounter(home, "shop", {"orders": ["paid"]}, generation=1)
+    log = ProgressLog(local_storage(tmp_path), "shop", owner_epoch=1, rule_warnings=counter)
+    log.start()
+
+    log.add(dataclasses.replace(report(1), table_rows={"orders": 80, "items": 20}, rule_warnings='{"orders.paid": 4}'))
+    log.add(dataclasses.replace(report(2), table_rows={"orders": 20, "items": 80}))
+    log.close()
+
+    summary = present(read_summary(RuleWarningsSummary, home, rule_warnings_summary("shop"))[0])
+    (paid,) = summary.rules
+    assert (paid.days[0].rows, paid.days[0].failed, summary.through_batch) == (100, 4, 2)

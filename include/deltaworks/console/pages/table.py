@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from typing import Any
 
@@ -12,8 +12,10 @@ from deltaworks.console.page_context import PageContext, PageMissingError, parse
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import read_summary, to_dict
 from deltaworks.console.rendering import bytes_text
-from deltaworks.control.paths import tables_summary
+from deltaworks.control.paths import rule_warnings_summary, tables_summary
+from deltaworks.control.summaries.rule_warnings import RuleWarningsSummary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.specs.table import TableRuleSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,20 @@ class HoldRow:
 
     by: str
     since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """A rule of the table. Counts of failed rows exist for rules that warn, and `shares` are those of each day."""
+
+    name: str
+    check: str
+    on_fail: str
+    alert_percent: float | None
+    last_hour: Mapping[str, Any] | None = None
+    today: Mapping[str, Any] | None = None
+    shares: tuple[float, ...] = ()
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +65,7 @@ class TableView:
     commands: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, str], ...]
     partition_by: tuple[str, ...]
+    rules: tuple[RuleRow, ...] = ()
     unmeasured: str = ""
 
     @property
@@ -89,6 +106,7 @@ def view(context: PageContext) -> TableView:
         commands=_commands(pipeline, table),
         columns=columns,
         partition_by=partition_by,
+        rules=_rules(context, pipeline, name),
         unmeasured=unmeasured,
     )
 
@@ -101,6 +119,32 @@ def _declared(context: PageContext, pipeline: str, name: str) -> tuple[tuple[tup
         return tuple(table.column_types().items()), table.partition_by
     gold = next((one for one in (spec.gold.tables if spec else ()) if one.name == name), None)
     return (), () if gold is None else (gold.partition_by,)
+
+
+def _rules(context: PageContext, pipeline: str, name: str) -> tuple[RuleRow, ...]:
+    """Returns the declared rules of a table, with the rows that failed those that warn."""
+    spec = context.catalog.pipelines.get(pipeline)
+    table = next((one for one in (spec.tables if spec else ()) if one.name == name), None)
+    if table is None or not table.rules:
+        return ()
+    summary = None
+    if any(rule.on_fail == "warn" for rule in table.rules):
+        summary = read_summary(context, RuleWarningsSummary, rule_warnings_summary(pipeline)).summary
+    return tuple(_rule_row(rule, name, summary, context.now) for rule in table.rules)
+
+
+def _rule_row(rule: TableRuleSpec, table: str, summary: RuleWarningsSummary | None, now: datetime) -> RuleRow:
+    row = RuleRow(name=rule.name, check=rule.check, on_fail=rule.on_fail, alert_percent=rule.alert_percent)
+    counts = summary.of_rule(table, rule.name) if summary is not None and rule.on_fail == "warn" else None
+    if counts is None or not counts.days:
+        return row
+    return replace(
+        row,
+        last_hour=to_dict(counts.last_hour(now)),
+        today=next((to_dict(one) for one in counts.days if one.at == now.date().isoformat()), None),
+        shares=tuple(one.share for one in counts.days),
+        since=counts.days[0].at,
+    )
 
 
 def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:

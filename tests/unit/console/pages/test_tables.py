@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deltaworks.console.pages import table as table_page
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import tables_summary
+from deltaworks.control.summaries.rule_warnings import RuleWarningsCounter
 from deltaworks.maintenance.table_health.catalog_tables import declared_tables
 from deltaworks.specs.catalog import Catalog
-from tests.console_harness import ConsoleHarness, page_context
+from tests.console_harness import ConsoleHarness, console_harness, page_context
 from tests.unit.console.summaries_harness import held_by, put_tables, table
 
 
@@ -150,3 +154,31 @@ def test_every_declared_table_has_a_page_before_it_is_measured(catalog: Catalog,
         context = page_context(catalog, objects, values={"pipeline": one.owner, "table": one.name})
         assert table_page.view(context).table["kind"] == one.kind
     assert {"bronze", "gold", "live", "keyed", "reference", "quarantine"} <= {one.kind for one in declared}
+
+
+def test_a_table_page_shows_its_rules_and_the_trend_of_those_that_warn(project: Path) -> None:
+    file = project / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared = yaml.safe_load(file.read_text())
+    name = declared["tables"][0]["name"]
+    declared["tables"][0]["rules"] = [
+        {"name": "dated", "check": "event_time IS NOT NULL", "on_fail": "warn", "alert_percent": 2},
+        {"name": "named", "check": "event_name <> ''"},
+    ]
+    file.write_text(yaml.safe_dump(declared, sort_keys=False))
+    harness, now = console_harness(project), utc_now()
+    counter = RuleWarningsCounter(harness.objects, "games", {name: ["dated"]}, generation=1)
+    for batch, (days, failed) in enumerate([(2, 1), (1, 2), (0, 30)]):
+        counter.add(batch, {name: 1_000}, {f"{name}.dated": failed}, at=now - timedelta(days=days))
+    counter.write(now, force=True)
+
+    rules = harness.view(f"/tables/games/{name}")["rules"]
+    page = harness.get(f"/tables/games/{name}").text
+
+    assert [(rule["name"], rule["on_fail"], rule["shares"]) for rule in rules] == [
+        ("dated", "warn", [0.001, 0.002, 0.03]),
+        ("named", "quarantine", []),
+    ]
+    assert (rules[0]["last_hour"]["failed"], rules[0]["last_hour"]["rows"]) == (30, 1_000)
+    assert "warn, alert above 2.0 %" in page
+    assert f"dated: share of failed rows by day since {(now - timedelta(days=2)).date()}" in page
+    assert "event_name &lt;&gt; &#39;&#39;" in page, "a check is shown as text"
