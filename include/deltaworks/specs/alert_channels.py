@@ -155,7 +155,7 @@ class RouteSpec(Spec):
         Args:
             owner: owner of the alert's pipeline; empty if unknown.
             pipelines: names in the alert's subject.
-            rule: the alert's rule, as `pipeline.rule`; empty if it is of no rule.
+            rule: the alert's rule, as `pipeline.rule`; empty if it has none.
         """
         return (
             (not self.severities or severity in self.severities)
