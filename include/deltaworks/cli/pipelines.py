@@ -144,6 +144,7 @@ app = typer.Typer(no_args_is_help=True)
 def check() -> CommandOutput:
     """Check every spec and all gold SQL, and list each error with file and line; exits with 10 on errors."""
     from deltaworks.specs.checks.project import check_project
+    from deltaworks.specs.notice_delay import notice_delay
 
     project = check_project()
     pipelines = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"), title="pipelines")
@@ -151,12 +152,18 @@ def check() -> CommandOutput:
         source = f"{spec.source.kind} {spec.source.display_name()}"
         counts = (len(spec.tables), len(spec.live), len(spec.gold.tables))
         pipelines.add(name, spec.owner, source, *counts, spec.fingerprint())
+    rules = Listing(("rule", "reads", "event to notice", "parts in seconds"), title="rules")
+    for name, spec in project.pipelines.items():
+        for rule in spec.rules:
+            delay = notice_delay(spec, rule)
+            rules.add(f"{name}.{rule.name}", ", ".join(rule.reads), f"{delay.total_seconds:g} s", delay.describe())
     counts_text = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(len(project.relays), 'relay')}"
     summary = f"{counts_text} are valid."
     parts: list[str | Listing] = [
         _error_listing("errors", project.errors),
         _error_listing("warnings", project.warnings),
         pipelines,
+        rules,
         summary,
     ]
     if not project.errors:

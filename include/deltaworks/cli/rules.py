@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,59 +34,64 @@ def rules(
     pipeline: OptionalPipelineArgument = "",
     show_all: bool = typer.Option(False, "--all", help="Also figures that are well; by default only their number."),
 ) -> Listing:
-    """List rules with the state, value and start of each series."""
+    """List rules with the state, value and start of each series, and the longest time from an event to a notice."""
     project = catalog()
     objects = open_objects(project.environment.lake)
     from deltaworks.rules.stored_state import read_rule_state
+    from deltaworks.specs.notice_delay import notice_delay
 
-    listing = Listing(
-        ("pipeline", "rule", "labels", "state", "value", "usual", "since", "judged to", "data to", "problem")
-    )
+    columns = ("pipeline", "rule", "labels", "state", "value", "usual", "since", "judged to", "data to", "problem")
+    listing = Listing((*columns, "event to notice"))
     for name, spec in project.pipelines.items():
         if pipeline and name != pipeline:
             continue
         for rule in spec.rules:
-            _add(listing, name, rule.name, read_rule_state(objects, name, rule.name), show_all=show_all)
+            seconds = notice_delay(spec, rule).total_seconds
+            rows = _RuleRows(listing, name, rule.name, Cell(seconds, f"{seconds:g} s"))
+            rows.add_state(read_rule_state(objects, name, rule.name), show_all=show_all)
     if pipeline:
         project.pipeline(pipeline)
     return listing
 
 
-def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *, show_all: bool) -> None:
-    if state is None:
-        listing.add(pipeline, rule, "", "not evaluated yet", "", "", "", "", "", "")
-        return
-    evaluated_up_to = (state.last_minute or "", state.data_until)
-    problem = state.problem or ", ".join(state.rule_alerts)
-    if state.waiting:
-        listing.add(pipeline, rule, "", "waiting", "", "", "", *evaluated_up_to, problem)
-        if not show_all:
+@dataclass(frozen=True, slots=True)
+class _RuleRows:
+    """Adds the rows of one rule to a listing."""
+
+    listing: Listing
+    pipeline: str
+    rule: str
+    notice: Cell
+
+    def add_state(self, state: RuleState | None, *, show_all: bool) -> None:
+        """Adds a row for each series that is unhealthy, or each series, and one for the others together."""
+        if state is None:
+            self._add("", "not evaluated yet", "", "", "", "", "", "")
             return
-    visible_series = [item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown]
-    order = ("firing", "recovering", "pending", "ok", "learning")
-    for item in sorted(
-        visible_series, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])
-    ):
-        labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
-        phase = f"{item.phase}, unknown" if item.unknown else item.phase
-        listing.add(
-            pipeline,
-            rule,
-            labels,
-            phase,
-            _value_cell(item.value),
-            _value_cell(item.baseline),
-            item.changed_minute,
-            *evaluated_up_to,
-            problem,
-        )
-    hidden_count = len(state.series) - len(visible_series)
-    if hidden_count or not state.series:
-        phases = {item.phase for item in state.series if item not in visible_series}
-        phase = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
-        listing.add(
-            pipeline, rule, f"{hidden_count} of {len(state.series)}", phase, "", "", "", *evaluated_up_to, problem
-        )
+        evaluated_up_to = (state.last_minute or "", state.data_until, state.problem or ", ".join(state.rule_alerts))
+        if state.waiting:
+            self._add("", "waiting", "", "", "", *evaluated_up_to)
+            if not show_all:
+                return
+        visible_series = [
+            item for item in state.series if show_all or item.phase not in ("ok", "learning") or item.unknown
+        ]
+        order = ("firing", "recovering", "pending", "ok", "learning")
+        for item in sorted(
+            visible_series, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])
+        ):
+            labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
+            phase = f"{item.phase}, unknown" if item.unknown else item.phase
+            values = (_value_cell(item.value), _value_cell(item.baseline))
+            self._add(labels, phase, *values, item.changed_minute, *evaluated_up_to)
+        hidden_count = len(state.series) - len(visible_series)
+        if hidden_count or not state.series:
+            phases = {item.phase for item in state.series if item not in visible_series}
+            phase = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
+            self._add(f"{hidden_count} of {len(state.series)}", phase, "", "", "", *evaluated_up_to)
+
+    def _add(self, *cells: Cell | str) -> None:
+        self.listing.add(self.pipeline, self.rule, *cells, self.notice)
 
 
 def _value_cell(value: float | None) -> Cell:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from deltaworks.rules.series_state import START, SeriesState, next_state
+from deltaworks.rules.series_state import START, NoData, SeriesState, next_state
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, Observation, RuleBounds, peer_baselines
 from deltaworks.specs.alert_rule import RuleSpec
@@ -78,8 +78,14 @@ class RuleEvaluation:
     def __post_init__(self) -> None:
         self._bounds = RuleBounds(self.rule)
 
-    def evaluate(self, minute_rows: MinuteRows, lookup: BaselineLookup = no_baseline) -> list[Episode]:
+    def evaluate(
+        self, minute_rows: MinuteRows, lookup: BaselineLookup = no_baseline, *, may_be_zero: bool = True
+    ) -> list[Episode]:
         """Evaluates the next minute; returns the episodes that ended.
+
+        Args:
+            may_be_zero: whether a label set without a row has the value 0, if its rule declares so. If not, its state
+                stays.
 
         Raises:
             ValueError: the minute is not after the last one.
@@ -89,22 +95,27 @@ class RuleEvaluation:
             raise ValueError(f"minute {minute} is not after {self.last_minute}")
         rows = {observation.labels: observation for observation in minute_rows.rows}
         peers = peer_baselines(rule, minute_rows.rows)
+        is_zero = rule.no_data == "zero" and may_be_zero
+        no_data: NoData = "hold" if rule.no_data == "zero" else rule.no_data
         ended = []
         for labels in (*rows, *(labels for labels in self.series if labels not in rows)):
             series = self.series.setdefault(labels, Series(changed_minute=minute))
             row = rows.get(labels)
+            verdict_row = Observation(labels, 0.0) if row is None and is_zero else row
             before = series.state
-            baseline = self._baseline(labels, minute, row, peers, lookup)
+            baseline = self._baseline(labels, minute, verdict_row, peers, lookup)
             series.state = next_state(
                 before,
-                self._bounds.verdict(row, baseline),
+                self._bounds.verdict(verdict_row, baseline),
                 minute,
                 for_steps=rule.for_steps,
                 keep_firing_steps=rule.keep_firing_steps,
-                no_data=rule.no_data,
+                no_data=no_data,
             )
             if row is not None:
-                series.last_row_minute, series.last_row, series.baseline = minute, row, baseline
+                series.last_row_minute = minute
+            if verdict_row is not None:
+                series.last_row, series.baseline = verdict_row, baseline
             if series.state.phase != before.phase or series.state.unknown != before.unknown:
                 series.changed_minute = minute
             if episode := self._update_episode(labels, series, minute):
@@ -145,7 +156,11 @@ class RuleEvaluation:
         if current is None:
             value = series.last_row.value if series.last_row is not None else None
             self.firing[labels] = Episode(labels, state.began or state.fired, state.fired, worst=value)
-        elif series.last_row_minute == minute and series.last_row is not None and series.last_row.value is not None:
+        elif (
+            (series.last_row_minute == minute or self.rule.no_data == "zero")
+            and series.last_row is not None
+            and series.last_row.value is not None
+        ):
             self.firing[labels] = self._with_worst(current, series.last_row.value)
         return None
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import time
 from collections.abc import Callable, Collection, Mapping
 
 import duckdb
 from deltalake import DeltaTable
 
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.limits import age_seconds
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -21,6 +25,10 @@ from deltaworks.tables.query import connect, table_keys
 OpenTable = Callable[[str], DeltaTable | None]
 _MEMORY_MIB = 1024
 _THREADS = 2
+#: Interval in which an unchanged table is opened again: it may have been recreated with fewer versions.
+_REFRESH_SECONDS = 60.0
+#: Age of a heartbeat from which nothing is known of its stream.
+_HEARTBEAT_SECONDS = 45.0
 
 
 class RuleTables:
@@ -31,6 +39,9 @@ class RuleTables:
         self._tables: dict[str, DeltaTable] = {}
         self._refreshed: set[str] = set()
         self._ages: dict[str, tuple[int, TableAge]] = {}
+        self._refreshed_at: dict[str, float] = {}
+        #: The commit that each table had when it was refreshed: version and ETag.
+        self._commits: dict[str, tuple[int, str | None]] = {}
 
     def mark_stale(self) -> None:
         """Marks every table, so that it is refreshed on its next use."""
@@ -39,21 +50,56 @@ class RuleTables:
     def open(self, key: str) -> DeltaTable | None:
         """Returns the current table at a key, or None."""
         table = self._tables.get(key)
-        if key in self._refreshed:
+        if key in self._refreshed or (table is not None and self._is_newest(key, table)):
             return table
         if table is not None:
             try:
-                refresh(table)
+                table = self._refreshed_table(key, table)
             # Recreated, restored or deleted: open it again.
             except Exception:
                 table = None
         table = table or self._lake.open(key)
         self._refreshed.add(key)
+        self._refreshed_at[key] = time.monotonic()
         if table is None:
             self._tables.pop(key, None)
         else:
             self._tables[key] = table
+            self._commits[key] = table.version(), self._commit_etag(key, table.version())
         return table
+
+    def _refreshed_table(self, key: str, table: DeltaTable) -> DeltaTable | None:
+        """Returns the table at its newest version; None if another one is in its place, which has no later commits."""
+        version, etag = self._commits[key]
+        if self._commit_etag(key, version) != etag:
+            return None
+        refresh(table)
+        return table
+
+    def _commit_etag(self, key: str, version: int) -> str | None:
+        return self._lake.objects.etag(f"{key}/_delta_log/{version:020}.json")
+
+    def _is_newest(self, key: str, table: DeltaTable) -> bool:
+        """Whether the log has no next commit: one request for an object instead of a listing."""
+        if time.monotonic() - self._refreshed_at.get(key, 0.0) > _REFRESH_SECONDS:
+            return False
+        if self._commit_etag(key, table.version() + 1) is not None:
+            return False
+        self._refreshed.add(key)
+        return True
+
+    def is_source_read(self, pipeline: str, now: dt.datetime) -> bool:
+        """Whether a pipeline's stream runs and has read all that its source has, by its heartbeat.
+
+        An unreadable or old heartbeat says that it has not.
+        """
+        try:
+            beat = read_heartbeat(self._lake.objects, paths.heartbeat(paths.pipeline_control(pipeline)))
+        except ValueError:
+            return False
+        if beat is None or beat.state not in ("running", "idle") or beat.oldest_pending_at is not None:
+            return False
+        return age_seconds(beat.written_at, now) <= max(_HEARTBEAT_SECONDS, 3 * beat.trigger_seconds)
 
     def age(self, key: str, name: str) -> TableAge | None:
         """Returns the age of a table's data, or None. Reads the log only if the table has a new version."""
@@ -71,25 +117,31 @@ class RuleTables:
 class InputFreshness:
     """The freshness of a rule's inputs: the newest row time of the most delayed input, None if an input has no rows.
 
-    Declared tables that do not exist yet are in `missing`. Names for messages, such as `cdn_minute (gold)`, are in
-    `labels`. The inputs that delay the rule are `oldest`, each a table such as `video_qos.cdn_minute`.
+    For a rule by time of arrival, it is the time of the last commit with rows. `is_source_read` is only determined for
+    rules for which a label set without rows counts as zero. Declared tables that do not exist yet are in `missing`.
+    Names for messages, such as `cdn_minute (gold)`, are in `labels`. The inputs that delay the rule are `oldest`, each
+    a table such as `video_qos.cdn_minute`.
     """
 
     newest_at: dt.datetime | None
     missing: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     oldest: tuple[str, ...] = ()
+    is_source_read: bool = False
 
 
-def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> InputFreshness:
+def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables, now: dt.datetime) -> InputFreshness:
     """Returns the freshness of a rule's inputs; reference and mapping tables do not count."""
-    keys, static_tables = table_keys(spec), _static_tables(spec)
+    keys, static_tables, landed = table_keys(spec), _static_tables(spec), {table.name for table in spec.tables}
     times: dict[str, dt.datetime | None] = {}
     missing, names = [], source_tables(spec, rule.reads)
     for name in names:
         age = tables.age(keys[name], name)
         if age is None:
             missing.append(name)
+        elif rule.time_axis == "arrival":
+            if name in landed:
+                times[name] = age.last_change_at
         elif name not in static_tables:
             times[name] = age.newest_row_at
     known_times = [at for at in times.values() if at is not None]
@@ -99,6 +151,7 @@ def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> I
         tuple(missing),
         tuple(f"{name} ({_table_kind(spec, name)})" for name in names),
         tuple(f"{spec.pipeline}.{name}" for name in missing or [name for name, at in times.items() if at == newest_at]),
+        rule.no_data == "zero" and tables.is_source_read(spec.pipeline, now),
     )
 
 

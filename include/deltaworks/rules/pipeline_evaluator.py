@@ -100,8 +100,11 @@ class PipelineEvaluator:
 
     def _evaluate_rule(self, evaluator: RuleEvaluator, connections: _Connections, now: dt.datetime) -> bool:
         rule = evaluator.rule
+        if rule.name not in self._query_problems and not evaluator.has_settled_minute(now):
+            evaluator.deliver()
+            return False
         evaluator.is_current = False
-        freshness = input_freshness(self._spec, rule, self._tables)
+        freshness = input_freshness(self._spec, rule, self._tables, now)
         if rule.name in self._query_problems:
             evaluator.report_not_evaluated(freshness, now, problem=self._query_problems[rule.name])
             return False

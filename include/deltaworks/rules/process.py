@@ -19,13 +19,13 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.rules.inputs import RuleTables
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.notice_delay import EVALUATION_INTERVAL_SECONDS
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import DeclarationState, declaration_state
 from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
-EVALUATION_INTERVAL_SECONDS = 10.0
 MAX_RUN_SECONDS = 14_400.0
 #: Stall timeout, longer than any single step: baseline queries are interrupted after 300 s, rule queries after 30 s.
 STALL_SECONDS = 420.0

@@ -91,10 +91,10 @@ class RuleEvaluator:
         step, newest_at = self.rule.step_minutes, freshness.newest_at
         if newest_at is None:
             return None
-        settled = minute_of(now - dt.timedelta(seconds=self.rule.evaluation_delay_seconds)) - step
-        # Daily rows arrive together. A shorter step is complete when later rows exist.
-        last_complete = minute_of(newest_at) - (0 if step == 1440 else step)
-        last = min(settled, last_complete) // step * step
+        last = self._last_settled(now)
+        if not self._needs_no_later_rows(freshness):
+            # Daily rows arrive together. A shorter step is complete when later rows exist.
+            last = min(last, (minute_of(newest_at) - (0 if step == 1440 else step)) // step * step)
         last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
         previous = self.last_minute if self._labels_are_unchanged else None
         if previous is None:
@@ -105,6 +105,22 @@ class RuleEvaluator:
         if last - previous > max_minutes:
             return DueMinutes(last - max_minutes + step, last, last - max_minutes)
         return DueMinutes(previous + step, last)
+
+    def has_settled_minute(self, now: dt.datetime) -> bool:
+        """Whether the clock allows another minute to be evaluated. Until then, tables need not be looked at."""
+        previous = self.last_minute if self._labels_are_unchanged else None
+        return previous is None or self._last_settled(now) > previous
+
+    def _last_settled(self, now: dt.datetime) -> int:
+        step = self.rule.step_minutes
+        return (minute_of(now - dt.timedelta(seconds=self.rule.evaluation_delay_seconds)) - step) // step * step
+
+    def _needs_no_later_rows(self, freshness: InputFreshness) -> bool:
+        """Whether a settled minute is complete even if no later rows exist: rows have their time of arrival, or the
+        stream has read all of its source.
+        """
+        is_read = self.rule.no_data == "zero" and freshness.is_source_read
+        return self.rule.time_axis == "arrival" or is_read
 
     def evaluate(
         self,
@@ -134,8 +150,11 @@ class RuleEvaluator:
         self._ensure_baselines(connection, due, state)
         ended: list[Episode] = []
         widest = 0
+        # Empty minutes before the first live row are those of a pipeline that did not run.
+        may_be_zero = not state.waiting and due.skipped is None
         for minute_rows in self.query.read_minutes(connection, due.first, due.last):
-            ended += evaluation.evaluate(minute_rows, self._baselines.at)
+            may_be_zero = may_be_zero or bool(minute_rows.rows)
+            ended += evaluation.evaluate(minute_rows, self._baselines.at, may_be_zero=may_be_zero)
             widest = max(widest, minute_rows.width)
             # Data of the past, such as those of a backfill, call for no action: they are judged, and nothing is raised.
             for decision in open_alerts.update(

@@ -162,7 +162,13 @@ class RuleSpec(Spec):
         ge=60,
         description="with older data the rule is `unknown`; by default evaluation_delay_seconds",
     )
-    no_data: Literal["unknown", "hold", "ok"] = "unknown"
+    time_axis: Literal["event", "arrival"] = Field(
+        default="event", description="the result's `minute` is of event times, or of times of arrival"
+    )
+    notify_within_seconds: int | None = Field(
+        default=None, ge=1, description="promised time from an event to the notice; checked against the declaration"
+    )
+    no_data: Literal["unknown", "hold", "ok", "zero"] = "unknown"
     severity: Severity = "warning"
     grouping: GroupingSpec = GroupingSpec.defaults()
     inhibited_by: Names = Field(
@@ -197,6 +203,10 @@ class RuleSpec(Spec):
         stale = self.evaluation_delay_seconds if self.stale_seconds is None else self.stale_seconds
         return stale + 60 * self.step_minutes
 
+    @property
+    def _compares_with_peers(self) -> bool:
+        return self.baseline is not None and self.baseline.kind == "peers"
+
     def _bound_problems(self) -> Iterator[Problem]:
         for key, bounds in (("fire", self.fire), ("clear", self.clear)):
             for name in bounds.relative_bounds if bounds is not None else ():
@@ -218,9 +228,8 @@ class RuleSpec(Spec):
                 yield ("labels", index), f"{label!r} is a reserved result column; use another label"
             elif label in self.labels[:index]:
                 yield ("labels", index), f"{label!r} is named twice"
-        uses_peers = self.baseline is not None and self.baseline.kind == "peers"
         within = self.baseline.within if self.baseline is not None else ()
-        if uses_peers and not set(self.labels) - {*within}:
+        if self._compares_with_peers and not set(self.labels) - {*within}:
             yield (
                 ("baseline", "kind"),
                 "peers need a label that is not in `within`; add it to `labels`",
@@ -243,6 +252,13 @@ class RuleSpec(Spec):
                 ("stale_seconds",),
                 (f"a minute is evaluated after {self.evaluation_delay_seconds} s; write at least that"),
             )
+        shortest = self.evaluation_delay_seconds + 60 * self.step_minutes
+        if self.no_data == "zero" and (self.stale_seconds or 0) < shortest:
+            text = f"the newest row is older than that when zeros have fired; write at least {shortest}"
+            yield ("stale_seconds",), text
+        if self.no_data == "zero" and (self.percentile is not None or self._compares_with_peers):
+            text = "only a value of its own can be zero: remove `percentile`, and compare with the past or a number"
+            yield ("no_data",), text
         if self.percentile is not None and self.min_samples is None:
             yield ("samples",), "a percentile needs a minimum number of samples; declare it"
 

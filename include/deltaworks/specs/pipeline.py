@@ -17,6 +17,7 @@ from deltaworks.specs.dashboards import dashboard_problems
 from deltaworks.specs.enrich import EnrichSpec
 from deltaworks.specs.event import UnwrapSpec
 from deltaworks.specs.gold import find_cycle
+from deltaworks.specs.notice_delay import slowest_table, table_delay_seconds
 from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections
 from deltaworks.specs.pipeline_tables import model_problems, readable_by_views, table_problems
 from deltaworks.specs.privacy_checks import privacy_problems
@@ -357,26 +358,17 @@ def _private_label_problems(pipeline: PipelineSections, index: int, rule: RuleSp
 
 
 def _delay_problems(pipeline: PipelineSections, index: int, rule: RuleSpec) -> Iterator[Problem]:
-    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, rule)), default=None)
-    if slowest is not None and rule.evaluation_delay_seconds < slowest[0]:
-        text = f"{slowest[1]!r} is refreshed every {slowest[0]:g} s"
+    table = slowest_table(pipeline, rule)
+    # The time of arrival is that of the batch, so no row arrives in an earlier minute.
+    if table is None or rule.time_axis == "arrival":
+        return
+    delay = table_delay_seconds(pipeline, table)
+    if rule.evaluation_delay_seconds < delay:
+        text = f"a row may take {delay:g} s into {table!r}"
         yield (
             ("rules", index, "evaluation_delay_seconds"),
-            (f"{text}: a minute is complete only after that; write at least that"),
+            f"{text}: a minute is complete only after that; write at least that",
         )
-
-
-def _source_tables(pipeline: PipelineSections, rule: RuleSpec) -> set[str]:
-    """Returns the tables that a rule reads, directly or through views."""
-    views = {view.name: view.reads for view in pipeline.views}
-    waiting, tables = [*rule.reads], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in tables:
-            continue
-        tables.add(name)
-        waiting += views.get(name, ())
-    return tables - views.keys()
 
 
 def _inhibition_problems(pipeline: PipelineSections) -> Iterator[Problem]:
@@ -400,30 +392,3 @@ class _InhibitionNode:
     def __init__(self, rule: RuleSpec) -> None:
         self.name = rule.name
         self.reads = rule.inhibited_by
-
-
-def refresh_seconds(pipeline: PipelineSections, table: str) -> float:
-    """Returns how often a table is refreshed, in seconds; 0 if unknown."""
-    for gold in pipeline.gold.tables:
-        if gold.name == table:
-            if gold.refresh_seconds is not None:
-                return gold.refresh_seconds
-            return _schedule_seconds(pipeline.gold.schedule) if pipeline.gold.schedule is not None else 0
-    for live in pipeline.live:
-        if live.name == table:
-            return live.trigger_seconds
-    landed = any(table == bronze.name for bronze in pipeline.tables)
-    keyed = any(table == other.name for other in pipeline.keyed_tables)
-    return pipeline.stream.trigger_seconds if landed or keyed else 0
-
-
-def _schedule_seconds(schedule: str) -> float:
-    """Returns the interval of a cron schedule in seconds: of `*` and `*/n` minutes exactly, otherwise an hour
-    or a day."""
-    minute, _, rest = schedule.partition(" ")
-    if rest.split() != ["*"] * 4:
-        return 86_400 if schedule != "@hourly" else 3_600
-    if minute == "*":
-        return 60
-    head, _, step = minute.partition("/")
-    return 60 * int(step) if head == "*" and step.isdigit() else 3_600

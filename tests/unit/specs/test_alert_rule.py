@@ -9,7 +9,6 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.pipeline import refresh_seconds
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
@@ -73,6 +72,9 @@ def test_a_rule_has_defaults(tmp_path: Path) -> None:
             "rules inhibit each other in a cycle: rate is inhibited by rate",
         ),
         ("labels: [cdn]", "labels: [cdn], step_minutes: 15, for_minutes: 20", "write a multiple of that"),
+        ("labels: [cdn]", "labels: [cdn], no_data: zero, percentile: 0.5", "only a value of its own can be zero"),
+        ("labels: [cdn]", "labels: [cdn], no_data: zero, stale_seconds: 90", "write at least 150"),
+        ("{kind: hour_of_week}", "{kind: peers}, no_data: zero", "only a value of its own can be zero"),
         ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is evaluated after 90 s; write at least that"),
         (
             "labels: [cdn]",
@@ -84,7 +86,7 @@ def test_a_rule_has_defaults(tmp_path: Path) -> None:
         (
             "reads: [errors_minute]",
             "reads: [orders], evaluation_delay_seconds: 30",
-            "'orders' is refreshed every 60 s",
+            "a row may take 60 s into 'orders'",
         ),
     ],
 )
@@ -135,17 +137,6 @@ def test_a_change_of_rules_does_not_affect_the_stream(tmp_path: Path) -> None:
     after = rules_project(tmp_path / "b", BASED).pipeline("shop")
 
     assert {change.effect for change in classify_changes(before, after)} == {Effect.SAFE}
-
-
-def test_refresh_intervals_of_tables_are_known(tmp_path: Path) -> None:
-    spec = rules_project(tmp_path).pipeline("shop")
-    gold = spec.gold.model_copy(update={"schedule": "*/15 * * * *"})
-    hourly = spec.gold.model_copy(update={"schedule": "5 * * * *"})
-
-    assert refresh_seconds(spec, "orders") == 60
-    assert refresh_seconds(spec, "errors_minute") == 0
-    assert refresh_seconds(spec.model_copy(update={"gold": gold}), "errors_minute") == 900
-    assert refresh_seconds(spec.model_copy(update={"gold": hourly}), "errors_minute") == 3_600
 
 
 CHANNELS = """\

@@ -29,6 +29,7 @@ from deltaworks.specs.environment_checks import ProjectNames, environment_proble
 from deltaworks.specs.gold import cross_pipeline_table
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.loading import NO_KEYS, read_declaration
+from deltaworks.specs.notice_delay import notice_delay
 from deltaworks.specs.overrides import Overrides, overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import pipeline_files, selected_pipelines
@@ -383,6 +384,19 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
             ("gold",),
             f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
         )
+    yield from _rule_warnings(spec, declaration)
+
+
+def _rule_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
+    """Yields a warning for each rule that tells later than it promises."""
+    for index, rule in enumerate(spec.rules):
+        delay = notice_delay(spec, rule)
+        if rule.notify_within_seconds is not None and delay.total_seconds > rule.notify_within_seconds:
+            yield declaration.error_at(
+                ("rules", index, "notify_within_seconds"),
+                f"{rule.name} tells up to {delay.total_seconds:g} s after an event, and promises "
+                f"{rule.notify_within_seconds} s: {delay.describe()}; shorten a part, or promise as much",
+            )
 
 
 def _has_mmdb_extension() -> bool:
