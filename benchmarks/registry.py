@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    alert_delay,
     archive,
     as_of,
     backtest,
@@ -87,6 +88,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         keyed_merge,
         live_latest,
         rules,
+        alert_delay,
         backtest,
         as_of,
         minute_gold,

@@ -89,7 +89,7 @@ class RuleTables:
         return True
 
     def is_source_read(self, pipeline: str, now: dt.datetime) -> bool:
-        """Whether a pipeline's stream runs and has read all that its source has, by its heartbeat.
+        """Whether a stream runs, has read all that its source has, and holds no table back, by its heartbeat.
 
         An unreadable or old heartbeat says that it has not.
         """
@@ -98,6 +98,8 @@ class RuleTables:
         except ValueError:
             return False
         if beat is None or beat.state not in ("running", "idle") or beat.oldest_pending_at is not None:
+            return False
+        if beat.held or beat.gold_failures:
             return False
         return age_seconds(beat.written_at, now) <= max(_HEARTBEAT_SECONDS, 3 * beat.trigger_seconds)
 

@@ -21,6 +21,7 @@ from deltaworks.events.source_fields import pin_databases
 from deltaworks.rules.backtest import backtest
 from deltaworks.rules.evaluation import minute_text
 from deltaworks.rules.overrides import with_overrides
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -281,9 +282,28 @@ def test_the_player_is_recognised_however_often_its_query_is_encoded(tmp_path: P
     assert lake.rows("SELECT player_requests::INT, starved_requests::INT FROM cdn_logs.cdn_minute") == [(3, 2)]
 
 
+ERRORS_SQL = """\
+SELECT minute, cdn, sum(errors_5xx) / nullif(sum(answered), 0) AS value, sum(answered) AS samples
+FROM cdn_minute
+WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+GROUP BY ALL
+"""
+
+
 def test_a_rule_on_the_error_rate_fires_in_the_minute_it_should(waf: ShippedLake) -> None:
     """Above 10 % for three minutes, clear below 9 %: 13.19, 8.75, 14.68, 14.33, 14.62 and 13.61 % from 22:56 on."""
-    rule = {rule.name: rule for rule in waf.catalog.pipeline("cdn_logs").rules}["origin_errors"]
+    rule = RuleSpec.model_validate(
+        {
+            "name": "origin_errors",
+            "reads": ["cdn_minute"],
+            "sql": "origin_errors.sql",
+            "labels": ["cdn"],
+            "min_samples": 500,
+            "fire": {"above": 0.05},
+            "clear": {"above": 0.03},
+        }
+    )
+    (waf.catalog.folder("cdn_logs") / rule.sql).write_text(ERRORS_SQL)
     tried = with_overrides(rule, ["fire.above=0.1", "clear.above=0.09", "for_minutes=3", "min_samples=1"])
 
     result = backtest(

@@ -67,7 +67,14 @@ def test_a_table_that_goes_dark_fires_only_if_the_stream_has_read_its_source(low
 
 
 @pytest.mark.parametrize(
-    "said", [{"state": "failed"}, {"oldest_pending_at": START.isoformat()}, {"written_at": START.isoformat()}]
+    "said",
+    [
+        {"state": "failed"},
+        {"oldest_pending_at": START.isoformat()},
+        {"written_at": START.isoformat()},
+        {"held": [{"table": "orders"}]},
+        {"gold_failures": [{"table": "errors_minute"}]},
+    ],
 )
 def test_rows_that_a_stream_has_not_read_are_no_zeros(low: RuleHarness, said: dict[str, object]) -> None:
     low.append_rates([1.0] * 5)

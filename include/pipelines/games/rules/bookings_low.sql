@@ -1,9 +1,14 @@
--- Bookings of each hour with events, 0 without purchases; the sample count is the number of events.
+-- Bookings of each minute with events, 0 without purchases; the sample count is the number of events.
 WITH active AS (
-  SELECT hour, sum(events) AS events
-  FROM events_per_hour
-  WHERE event_date >= $from::DATE AND hour >= $from AND hour < $to
-  GROUP BY hour
+  SELECT minute, coalesce(platform, 'unknown') AS platform, sum(events) AS events
+  FROM events_minute
+  WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+  GROUP BY ALL
+), booked AS (
+  SELECT minute, coalesce(platform, 'unknown') AS platform, sum(bookings) AS bookings
+  FROM bookings_minute
+  WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+  GROUP BY ALL
 )
-SELECT active.hour AS minute, coalesce(bookings, 0)::DOUBLE AS value, active.events AS samples
-FROM active LEFT JOIN bookings_per_hour ON bookings_per_hour.hour = active.hour
+SELECT minute, platform, coalesce(bookings, 0)::DOUBLE AS value, events AS samples
+FROM active LEFT JOIN booked USING (minute, platform)

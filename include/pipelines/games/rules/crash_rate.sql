@@ -1,5 +1,5 @@
--- Fraction of the sessions of five minutes that crashed, by version.
-SELECT time_bucket(INTERVAL 5 MINUTES, event_time) AS minute, coalesce(app_version, 'unknown') AS app_version,
+-- Fraction of the sessions of a minute that crashed, by version.
+SELECT date_trunc('minute', event_time) AS minute, coalesce(app_version, 'unknown') AS app_version,
   count(DISTINCT session_id) FILTER (event_name = 'crash') / count(DISTINCT session_id) AS value,
   count(DISTINCT session_id) AS samples
 FROM events
