@@ -37,12 +37,12 @@ ONLY: tuple[str, ...] = ()
 DAY = dt.datetime(2026, 3, 30, tzinfo=dt.UTC)
 _WARM_UP_MINUTES = 2
 _QUIET_CHUNK_MINUTES = 120
-#: Generated minutes from which the means of past days are taken.
+#: Generated minutes that give the means of past days.
 _REFERENCE_MINUTES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Outcome:
     """The outcome of one incident: seconds to its notice, None if it was missed, and notices of anything else."""
 
     seconds: float | None
@@ -60,33 +60,33 @@ def run(options: Options) -> list[Result]:
             continue
         with scratch_folder("alert_delay") as folder:
             history = _write_history(folder / "history", world, rule)
-            told = []
+            outcomes = []
             for number in range(INCIDENTS):
-                told.append(_tell(folder / "lake", history, world, rule, number))
-                options.progress(f"alert_delay: {world}.{rule}: incident {number + 1}: {told[-1]}")
+                outcomes.append(_run_incident(folder / "lake", history, world, rule, number))
+                options.progress(f"alert_delay: {world}.{rule}: incident {number + 1}: {outcomes[-1]}")
                 shutil.rmtree(folder / "lake")
             false = _false_notices(folder, world, rule)
             options.progress(f"alert_delay: {world}.{rule}: {false} notices in {QUIET_DAYS} quiet days")
-            results.append(_result(folder, world, rule, told, false))
+            results.append(_result(folder, world, rule, outcomes, false))
     return results
 
 
-def _result(folder: Path, world: str, rule: str, told: Sequence[Told], false: int) -> Result:
+def _result(folder: Path, world: str, rule: str, outcomes: Sequence[Outcome], false: int) -> Result:
     from benchmarks.alert_lakes import rule_catalog, rule_of
 
     target = rule_of(rule_catalog(folder, world, rule), rule).notify_within_seconds or 0
-    seconds = sorted(item.seconds for item in told if item.seconds is not None)
+    seconds = sorted(item.seconds for item in outcomes if item.seconds is not None)
     # Nearest rank over all incidents: a missed one counts as longer than any other.
-    rank = math.ceil(0.95 * len(told)) - 1
+    rank = math.ceil(0.95 * len(outcomes)) - 1
     p95 = seconds[rank] if rank < len(seconds) else math.inf
     parts = {
         "p50": round(statistics.median(seconds), 1) if seconds else math.inf,
-        "missed": len(told) - len(seconds),
-        "other_notices": sum(item.others for item in told),
+        "missed": len(outcomes) - len(seconds),
+        "other_notices": sum(item.others for item in outcomes),
         "false_notices": false,
     }
     sizes = {
-        "incidents": len(told),
+        "incidents": len(outcomes),
         "events_per_minute": EVENTS_PER_MINUTE,
         "quiet_days": QUIET_DAYS,
         "quiet_events_per_minute": QUIET_EVENTS_PER_MINUTE,
@@ -97,7 +97,7 @@ def _result(folder: Path, world: str, rule: str, told: Sequence[Told], false: in
     return replace(result, ours_all=tuple(round(second, 1) for second in seconds))
 
 
-def _tell(folder: Path, history: Path, world: Any, rule: str, number: int) -> Told:
+def _run_incident(folder: Path, history: Path, world: Any, rule: str, number: int) -> Outcome:
     """Generates one incident, lets its events arrive, and evaluates the rule until it tells."""
     from benchmarks.alert_lakes import SimulatedLake, rule_catalog, rule_of
     from generator.alert_traffic import AlertTraffic
@@ -117,12 +117,12 @@ def _tell(folder: Path, history: Path, world: Any, rule: str, number: int) -> To
     limit = rule_of(catalog, rule).notify_within_seconds or 180
     first = (incident_at - dt.timedelta(minutes=_WARM_UP_MINUTES)).replace(second=0, microsecond=0)
     with SimulatedLake(catalog, traffic) as lake:
-        return _evaluate_until_told(lake, rule, first, incident_at + dt.timedelta(seconds=3 * limit), random)
+        return _evaluate_until_notified(lake, rule, first, incident_at + dt.timedelta(seconds=3 * limit), random)
 
 
-def _evaluate_until_told(
+def _evaluate_until_notified(
     lake: SimulatedLake, rule: str, first: dt.datetime, until: dt.datetime, random: Random
-) -> Told:
+) -> Outcome:
     from deltaworks.control.objects import open_objects
     from deltaworks.rules.inputs import RuleTables
     from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
@@ -143,13 +143,13 @@ def _evaluate_until_told(
         advanced = evaluator.evaluate(now)
         seconds = time.perf_counter() - started
         if advanced:
-            told, others = _notices(objects, rule, lake.traffic.expected_labels)
-            if told and lake.began_at is not None:
-                return Told(round((now - lake.began_at).total_seconds() + seconds, 1), others)
+            is_notified, others = _notices(objects, rule, lake.traffic.expected_labels)
+            if is_notified and lake.began_at is not None:
+                return Outcome(round((now - lake.began_at).total_seconds() + seconds, 1), others)
         now += dt.timedelta(seconds=EVALUATION_INTERVAL_SECONDS)
     if lake.began_at is None:
         raise RuntimeError(f"the traffic of {rule} has no incident")
-    return Told(None, others)
+    return Outcome(None, others)
 
 
 def _beat(objects: Any, pipeline: str, now: dt.datetime) -> None:
@@ -172,20 +172,20 @@ def _beat(objects: Any, pipeline: str, now: dt.datetime) -> None:
 
 
 def _notices(objects: Any, rule: str, expected: dict[str, str]) -> tuple[bool, int]:
-    """Returns whether the incident was told, and the number of notices of the rule about other label sets."""
+    """Returns whether the incident was notified, and the number of notices of the rule about other label sets."""
     from deltaworks.alerts.raising import alerts
 
-    told, others = False, 0
+    is_notified, others = False, 0
     for alert in alerts(objects):
         detail = alert.detail
         if alert.cause != "RULE_FIRING" or detail.get("rule") != rule:
             continue
         named = [detail.get("labels") or {}, *(detail.get("label_sets") or ())]
         if any(expected.items() <= labels.items() for labels in named):
-            told = True
+            is_notified = True
         else:
             others += 1
-    return told, others
+    return is_notified, others
 
 
 def _write_history(folder: Path, world: str, rule: str, *, days: Sequence[int] = (28, 21, 14, 7)) -> Path:
@@ -262,11 +262,11 @@ def _write_sessions(lake: SimulatedLake, *, late: bool) -> None:
         replace(lake.traffic, seed=day).generate(lake.connection, at, SESSION_MINUTES)
         lake.land("traffic", at + dt.timedelta(hours=1))
     lake.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE known AS SELECT DISTINCT ticker, DATE '2026-01-02' AS valid_from, "
+        "CREATE OR REPLACE TEMP TABLE earnings AS SELECT DISTINCT ticker, DATE '2026-01-02' AS valid_from, "
         f"2026 AS valid_year, DATE '2026-03-30' - CASE WHEN {late} AND ticker = '{TICKER}' THEN 401 ELSE 90 END::INT "
         "AS annual_filed FROM traffic"
     )
-    lake.write("eps_known", lake.connection.execute("SELECT * FROM known").to_arrow_table())
+    lake.write("eps_known", lake.connection.execute("SELECT * FROM earnings").to_arrow_table())
     lake.write(
         "splits",
         lake.connection.execute(

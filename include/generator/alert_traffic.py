@@ -91,7 +91,7 @@ class AlertTraffic:
 
     @property
     def _slots(self) -> int:
-        """Twice the mean number of sessions, views, requests or shares of a minute: half of the slots are taken."""
+        """Twice the mean number of sessions, views, requests or shares of a minute: half of the slots are active."""
         per_slot = {"games": 4, "video_qos": 6, "cdn_realtime": 1, "stocks": 1, "engagement": 1}[self.world]
         if self.world == "stocks":
             return _TICKERS

@@ -27,7 +27,7 @@ _MEMORY_MIB = 1024
 _THREADS = 2
 #: Interval in which an unchanged table is opened again: it may have been recreated with fewer versions.
 _REFRESH_SECONDS = 60.0
-#: Age of a heartbeat from which nothing is known of its stream.
+#: Age of a heartbeat from which its stream counts as dead.
 _HEARTBEAT_SECONDS = 45.0
 
 

@@ -163,7 +163,7 @@ class RuleSpec(Spec):
         description="with older data the rule is `unknown`; by default evaluation_delay_seconds",
     )
     time_axis: Literal["event", "arrival"] = Field(
-        default="event", description="the result's `minute` is of event times, or of times of arrival"
+        default="event", description="`minute` in the result is event time, or time of arrival"
     )
     notify_within_seconds: int | None = Field(
         default=None, ge=1, description="promised time from an event to the notice; checked against the declaration"

@@ -16,7 +16,7 @@ EVALUATION_INTERVAL_SECONDS: Final = 3.0
 class NoticeDelay:
     """The longest time from the first bad event to a rule's notice while nothing fails. All times are in seconds.
 
-    The first bad event can be at the start of a step, of which too little is bad to fire: then the rule fires after
+    The first bad event can be in a step with too few bad events to fire: then the rule fires after
     this step and those of `for_minutes`. A step is evaluated when it has settled and rows of a later step are
     committed. Steps with too few samples are combined and take up to fifteen times as long.
 
