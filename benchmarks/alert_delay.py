@@ -76,11 +76,11 @@ def _result(folder: Path, world: str, rule: str, outcomes: Sequence[Outcome], fa
 
     target = rule_of(rule_catalog(folder, world, rule), rule).notify_within_seconds or 0
     seconds = sorted(item.seconds for item in outcomes if item.seconds is not None)
-    # Nearest rank over all incidents: a missed one counts as longer than any other.
+    # Nearest rank over all incidents: a missed one lasts as long as it was waited for.
     rank = math.ceil(0.95 * len(outcomes)) - 1
-    p95 = seconds[rank] if rank < len(seconds) else math.inf
+    p95 = seconds[rank] if rank < len(seconds) else 3.0 * target
     parts = {
-        "p50": round(statistics.median(seconds), 1) if seconds else math.inf,
+        "p50": round(statistics.median(seconds), 1) if seconds else 3.0 * target,
         "missed": len(outcomes) - len(seconds),
         "other_notices": sum(item.others for item in outcomes),
         "false_notices": false,
