@@ -45,10 +45,36 @@ class ViewTruth:
     stalls: int = 0
     seeks: int = 0
     fatal_errors: int = 0
+    rtts_ms: list[int] = field(default_factory=list)
+    height_played: int = 0
+    frames: int = 0
+    dropped_frames: int = 0
+    ads: int = 0
+    ad_errors: int = 0
+    ad_ms: int = 0
     requests: int = 0
     starved_requests: int = 0
     bytes: int = 0
     edge: str | None = None
+
+    def count_playback(self, fields: dict[str, Any]) -> None:
+        """Counts what a heartbeat reports of the connection and the picture."""
+        self.rtts_ms.append(fields["rtt_ms"])
+        self.height_played += fields["played_ms"] * fields["height"]
+        self.frames += fields["frames"]
+        self.dropped_frames += fields["dropped_frames"]
+
+    def count_ad(self, report: Report) -> None:
+        """Counts the start, the failure or the end of an ad."""
+        self.ads += report.kind == "ad_start"
+        self.ad_errors += report.kind == "ad_error"
+        self.ad_ms += report.fields.get("ad_ms", 0)
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether it failed, or stalled for more than a twentieth of its time after the first frame."""
+        share = self.stalled_ms / (self.played_ms + self.stalled_ms) if self.played_ms + self.stalled_ms else 0.0
+        return self.fatal_errors > 0 or (self.first_frame_ms is not None and share > 0.05)
 
     @property
     def startup_ms(self) -> int | None:
@@ -144,6 +170,7 @@ class ViewersTruth:
                 weighted = fields["played_ms"] * fields["bitrate_kbps"]
                 view.played_ms += fields["played_ms"]
                 view.bitrate_played += weighted
+                view.count_playback(fields)
                 minute.played_ms += fields["played_ms"]
                 minute.bitrate_played += weighted
             case "stall" if not fields["after_seek"]:
@@ -153,6 +180,8 @@ class ViewersTruth:
                 minute.stalls += 1
             case "seek":
                 view.seeks += 1
+            case "ad_start" | "ad_error" | "ad_end":
+                view.count_ad(report)
             case "error":
                 view.fatal_errors += bool(fields["fatal"])
 

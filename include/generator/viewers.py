@@ -107,7 +107,7 @@ class ViewerFaults:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewersSettings:
     """All settings that determine the emitted bytes. Views begin within `minutes` after `start`, around midnight; some
-    have not ended when the simulation ends.
+    have not ended when the simulation ends. Playback fails on `broken_os_version`, such as 17.4, as after an update.
     """
 
     seed: int = 1
@@ -118,6 +118,7 @@ class ViewersSettings:
     lines_per_object: int = 800
     player_prefix: str = "video_qos/"
     log_prefix: str = "cdn_logs/cdn=cloudfront/"
+    broken_os_version: str | None = None
     faults: ViewerFaults = field(default_factory=ViewerFaults)
 
 
@@ -153,7 +154,7 @@ def _generate_events(settings: ViewersSettings, rng: Random, truth: ViewersTruth
         viewer = Viewer.random(rng, number)
         at_ms = begin_ms + rng.randrange(settings.minutes * 60_000)
         last_ms = at_ms
-        for event in view_events(viewer, rng, at_ms):
+        for event in view_events(viewer, rng, at_ms, broken_os_version=settings.broken_os_version):
             last_ms = max(last_ms, event.at_ms)
             if event.at_ms >= end_ms:
                 continue
@@ -219,7 +220,7 @@ class _ReportWriter:
             yield _delivery(key, b"\n".join(pieces) + b"\n", len(pieces), at)
 
     def _line(self, report: Report, **overrides: object) -> bytes:
-        viewer = report.viewer
+        viewer, client = report.viewer, report.viewer.client
         self._sent_count += 1
         fields = {
             "event_id": f"{viewer.play_id}-{self._sent_count:x}",
@@ -236,6 +237,11 @@ class _ReportWriter:
             "cdn": "cloudfront",
             "device": viewer.device,
             "ip": viewer.address,
+            "os": client.os,
+            "os_version": client.os_version,
+            "app_version": client.app_version,
+            "browser": client.browser,
+            "connection": client.connection,
         }
         return orjson.dumps(fields | report.fields | overrides)
 

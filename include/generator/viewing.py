@@ -24,6 +24,59 @@ _DEVICES = {
     "browser": "Mozilla/5.0 (X11; Linux x86_64; rv:109.0) Gecko/20100101 Firefox/115.0",
 }
 _REMOTE_EDGE_SHARE = 0.1
+#: Operating system, its versions, and the browser of each device; the phone's newest version came with an update.
+_SYSTEMS = {
+    "tv": ("Tizen", ("6.0", "6.5"), "TV Safari"),
+    "phone": ("iOS", ("16.3", "17.4"), "Safari"),
+    "browser": ("Linux", ("6.1",), "Firefox"),
+}
+_APP_VERSIONS = ("5.1.0", "5.2.0")
+#: Round-trip time in milliseconds, and dropped frames in a thousand, by connection.
+_CONNECTIONS = {"ethernet": (9, 0), "wifi": (24, 4), "cellular": (62, 11)}
+_FRAMES_PER_SECOND = 25
+_LINES = {800: 480, 1_800: 720, 3_200: 1_080, 5_600: 2_160}
+_AD_MS = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A player and its connection. Derived from the play's id alone, so that it changes no other random value."""
+
+    os: str
+    os_version: str
+    app_version: str
+    browser: str
+    connection: str
+    has_ad: bool
+    ad_fails: bool
+
+    @classmethod
+    def of_play(cls, play_id: str, device: str) -> Client:
+        """Returns the client of a play."""
+        rng = Random(f"client/{play_id}")
+        os, versions, browser = _SYSTEMS[device]
+        return cls(
+            os=os,
+            os_version=rng.choice(versions),
+            app_version=rng.choice(_APP_VERSIONS),
+            browser=browser,
+            connection=rng.choice(tuple(_CONNECTIONS)),
+            has_ad=rng.random() < 0.5,
+            ad_fails=rng.random() < 0.1,
+        )
+
+    def playback(self, at_ms: int, played_ms: int, kbps: int) -> dict[str, int]:
+        """Returns what a heartbeat reports of the time since the one before."""
+        rtt_ms, dropped_per_thousand = _CONNECTIONS[self.connection]
+        frames = played_ms * _FRAMES_PER_SECOND // 1_000
+        return {
+            "played_ms": played_ms,
+            "bitrate_kbps": kbps,
+            "rtt_ms": rtt_ms + at_ms % 7,
+            "height": _LINES[kbps],
+            "frames": frames,
+            "dropped_frames": frames * dropped_per_thousand // 1_000,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +119,11 @@ class Viewer:
         return _DEVICES[self.device]
 
     @property
+    def client(self) -> Client:
+        """The player and its connection."""
+        return Client.of_play(self.play_id, self.device)
+
+    @property
     def dimensions(self) -> tuple[str, str, str, str, str]:
         """CDN, provider, country, region and device: the grouping of the gold tables."""
         return CDN, self.network.isp, self.network.country, self.network.region, self.device
@@ -104,8 +162,14 @@ class Request:
     is_starved: bool = False
 
 
-def view_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
-    """Yields a view from its intent to its end, in order of time."""
+def view_events(
+    viewer: Viewer, rng: Random, at_ms: int, *, broken_os_version: str | None = None
+) -> Iterator[Report | Request]:
+    """Yields a view from its intent to its end, in order of time.
+
+    Args:
+        broken_os_version: the version of an operating system on which playback fails after the first frame.
+    """
 
     def report(kind: str, at: int, **fields: Any) -> Report:
         return Report(at, kind, viewer, fields, viewer.session_id)
@@ -120,8 +184,19 @@ def view_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Re
     if outcome < 0.11:
         yield report("end", at_ms + startup_ms)
         return
-    yield report("first_frame", at_ms + startup_ms)
-    yield from _playback_events(viewer, rng, at_ms + startup_ms)
+    at_ms += startup_ms
+    yield report("first_frame", at_ms)
+    client = viewer.client
+    if client.os_version == broken_os_version:
+        yield report("error", at_ms + 1, fatal=True, error_class="decode", error_code="decode-os")
+        return
+    if client.has_ad:
+        yield report("ad_start", at_ms + 1, ad_id="pre-roll")
+        if client.ad_fails:
+            yield report("ad_error", at_ms + 2, ad_id="pre-roll")
+        else:
+            yield report("ad_end", at_ms + 1 + _AD_MS, ad_id="pre-roll", ad_ms=_AD_MS)
+    yield from _playback_events(viewer, rng, at_ms)
 
 
 def _playback_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report | Request]:
@@ -130,13 +205,13 @@ def _playback_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report
     def report(kind: str, at: int, **fields: Any) -> Report:
         return Report(at, kind, viewer, fields, viewer.session_id)
 
-    level, is_starved = rng.randrange(len(_LADDER_KBPS)), False
+    client, level, is_starved = viewer.client, rng.randrange(len(_LADDER_KBPS)), False
     for _ in range(max(1, int(rng.expovariate(1 / 18)))):
         for offset in range(0, REPORT_MS, SEGMENT_MS):
             yield _segment(viewer, rng, at_ms + offset, _LADDER_KBPS[level], is_starved)
             is_starved = False
         at_ms += REPORT_MS
-        yield report("heartbeat", at_ms, played_ms=REPORT_MS, bitrate_kbps=_LADDER_KBPS[level])
+        yield report("heartbeat", at_ms, **client.playback(at_ms, REPORT_MS, _LADDER_KBPS[level]))
         chance = rng.random()
         if chance < 0.06:
             stalled_ms = int(rng.lognormvariate(7.5, 0.7))
@@ -155,8 +230,9 @@ def _playback_events(viewer: Viewer, rng: Random, at_ms: int) -> Iterator[Report
         elif chance < 0.2:
             level = min(len(_LADDER_KBPS) - 1, level + 1)
     remaining_ms = rng.randrange(1, REPORT_MS)
-    yield report("heartbeat", at_ms + remaining_ms, played_ms=remaining_ms, bitrate_kbps=_LADDER_KBPS[level])
-    yield report("end", at_ms + remaining_ms + 1)
+    at_ms += remaining_ms
+    yield report("heartbeat", at_ms, **client.playback(at_ms, remaining_ms, _LADDER_KBPS[level]))
+    yield report("end", at_ms + 1)
 
 
 def _manifest(viewer: Viewer, rng: Random, at_ms: int) -> Request:

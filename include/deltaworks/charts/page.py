@@ -41,6 +41,7 @@ padding:.05rem .4rem}}a{{color:inherit}}
 header{{margin-bottom:1rem}}header p{{margin:.15rem 0;color:var(--muted)}}
 h1{{font-size:1.5rem;line-height:1.2;margin:.2rem 0}}
 dl{{display:flex;flex-wrap:wrap;gap:.1rem .45rem;margin:.5rem 0 1rem;font-size:.85rem;color:var(--muted)}}
+dl div{{display:flex;gap:.45rem}}
 dd{{margin:0 .8rem 0 0;color:var(--text);font-variant-numeric:tabular-nums}}.failed{{color:var(--wrong);
 font-weight:600}}
 main{{display:grid;grid-template-columns:repeat(12,minmax(0,1fr));gap:1rem}}
@@ -49,7 +50,8 @@ padding:.8rem 1rem .6rem;
 display:flex;flex-direction:column}}
 section.number{{grid-column:span 3}}section.wide{{grid-column:1/-1}}
 @media(max-width:64rem){{section{{grid-column:1/-1}}section.number{{grid-column:span 6}}}}
-@media(max-width:32rem){{section.number{{grid-column:1/-1}}.chart svg{{min-width:30rem}}}}
+@media(max-width:32rem){{section.number{{grid-column:1/-1}}.chart svg{{min-width:30rem}}
+section.wide .chart{{direction:rtl}}section.wide .chart svg{{direction:ltr;min-width:52rem}}}}
 h2{{font-size:.95rem;font-weight:600;margin:0}}
 .text{{margin:.1rem 0 0;font-size:.8rem;color:var(--muted)}}
 .body{{flex:1;padding:.5rem 0;min-width:0}}

@@ -43,11 +43,11 @@ def dashboard_page(
     newest = max((panel.newest_at for panel in answer.panels if panel.newest_at is not None), default=None)
     failed = sum(bool(panel.problem) for panel in answer.panels)
     header_items = [
-        f"<dt>from</dt><dd>{_minute_text(answer.span.since)}</dd>"
-        f"<dt>to</dt><dd>{_minute_text(answer.span.until)} UTC</dd>",
-        f"<dt>drawn</dt><dd>{format_time(answer.at.replace(microsecond=0))} UTC</dd>",
-        f"<dt>newest data</dt><dd>{'none yet' if newest is None else _time_and_age(newest, answer.at)}</dd>",
-        f'<dt>panels that failed</dt><dd class="failed">{failed}</dd>' if failed else "",
+        f"<div><dt>from</dt><dd>{_minute_text(answer.span.since)}</dd></div>",
+        f"<div><dt>to</dt><dd>{_minute_text(answer.span.until)} UTC</dd></div>",
+        f"<div><dt>drawn</dt><dd>{format_time(answer.at.replace(microsecond=0))} UTC</dd></div>",
+        f"<div><dt>newest data</dt><dd>{'none yet' if newest is None else _time_and_age(newest, answer.at)}</dd></div>",
+        f'<div><dt>panels that failed</dt><dd class="failed">{failed}</dd></div>' if failed else "",
     ]
     panels = "".join(_panel(panel, answer) for panel in answer.panels)
     navigation = _navigation(answer, newest, is_current=refresh_seconds is not None) if is_served else ""

@@ -91,6 +91,8 @@ def _answer_rule(catalog: Catalog, pipeline: str, rule: RuleSpec, panel: PanelSp
     description = (
         panel.description or f"Fires when {bounds_text(rule.fire)}; the band reaches from there to the baseline."
     )
+    if points and not rows:
+        description += f" Every value in this time range has fewer than {rule.min_samples:g} samples."
     shown = panel.model_copy(
         update={"x": "minute", "y": ("value",), "by": "labels", "band": ("low", "high"), "description": description}
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime
+from collections import Counter, defaultdict
+from datetime import UTC, date, datetime
 from typing import Any
 
 from generator.percentiles import percentile
@@ -127,7 +127,54 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     sheet.check_equal("video_qos", "plays in the histogram of start-up", plays, startups.total())
     most = sheet.fetch_one("SELECT max(most_at_once) FROM video_qos.concurrent_views")
     sheet.check_equal("video_qos", "most concurrent viewers", most, _max_concurrent(truth))
+    _answer_clients(sheet, truth)
     answer_viewers_now(sheet, truth)
+
+
+def _answer_clients(sheet: AnswerSheet, truth: ViewersTruth) -> None:
+    """Compares what players report of themselves, and who had a problem."""
+    views = {
+        row[0]: tuple(row[1:])
+        for row in sheet.fetch_rows(
+            "SELECT play_id, connection, browser, rtt_ms::BIGINT, rtts::BIGINT, height_played::BIGINT, frames::BIGINT, "
+            "dropped_frames::BIGINT, ads::BIGINT, ad_errors::BIGINT, ad_ms::BIGINT FROM video_qos.views"
+        )
+    }
+    expected = {}
+    viewers: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    with_problem: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    cohort: defaultdict[tuple[date, str], list[bool]] = defaultdict(list)
+    for play_id, view in truth.views.items():
+        viewer = view.first_report.viewer
+        client = viewer.client
+        rtts = (sum(view.rtts_ms), len(view.rtts_ms))
+        measured = (*rtts, view.height_played, view.frames, view.dropped_frames, view.ads, view.ad_errors, view.ad_ms)
+        expected[play_id] = (client.connection, client.browser, *measured)
+        day = datetime.fromtimestamp(view.started_ms / 1000, UTC).date()
+        key = (day.isoformat(), viewer.device, client.os, client.os_version, client.app_version)
+        viewers[key].add(viewer.user_id)
+        if view.has_problem:
+            with_problem[key].add(viewer.user_id)
+        cohort[day, viewer.user_id].append(view.has_problem)
+    sheet.check_rows("video_qos", "round trips, resolution, frames, ads by view", views, expected)
+    shares = {
+        tuple(row[:5]): tuple(row[5:])
+        for row in sheet.fetch_rows(
+            "SELECT event_date::VARCHAR, device, os, os_version, app_version, viewers, problem_viewers "
+            "FROM video_qos.problems_by_os"
+        )
+    }
+    counted = {key: (len(users), len(with_problem[key])) for key, users in viewers.items()}
+    sheet.check_rows("video_qos", "viewers with a problem by device, OS and version", shares, counted)
+    # Users are tokens in the lake, so the cohort is compared by its numbers of views.
+    listed = Counter(
+        (day, int(views_), int(problems))
+        for day, views_, problems in sheet.fetch_rows(
+            "SELECT event_date, views, problem_views FROM video_qos.problem_viewers"
+        )
+    )
+    members = Counter((day, len(seen), sum(seen)) for (day, _), seen in cohort.items() if any(seen))
+    sheet.check_rows("video_qos", "cohort of viewers with a problem", dict(listed), dict(members))
 
 
 def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
@@ -161,6 +208,26 @@ def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
         for play_id, view in truth.views.items()
     }
     sheet.check_rows("video_qos", "each view with its requests to the CDN", joined, views)
+    startups: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for view in truth.views.values():
+        if view.startup_ms is not None and view.edge is not None:
+            day = datetime.fromtimestamp(view.started_ms / 1000, UTC).date().isoformat()
+            startups[day, view.edge, view.first_report.viewer.client.app_version].append(view.startup_ms)
+    by_edge = {
+        tuple(row[:3]): tuple(row[3:])
+        for row in sheet.fetch_rows(
+            "SELECT event_date::VARCHAR, edge, app_version, plays, round(startup_ms_p50, 3), round(startup_ms_p95, 3) "
+            "FROM video_qos.startup_by_edge"
+        )
+    }
+    expected = {
+        key: (
+            len(taken),
+            *(None if (value := percentile(taken, share)) is None else round(value, 3) for share in (0.5, 0.95)),
+        )
+        for key, taken in startups.items()
+    }
+    sheet.check_rows("video_qos", "time to the first frame by edge and version", by_edge, expected)
 
 
 def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:

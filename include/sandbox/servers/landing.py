@@ -31,6 +31,8 @@ LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
 #: Targets of the feeds of pipeline `games`. Their consumer, a shop, is not part of the stack.
 OFFERS_QUEUE, PLAYER_OFFERS_QUEUE = "deltaworks-offers", "deltaworks-player-offers"
+#: Target of the feed of pipeline `video_qos`, for a support desk.
+PROBLEM_VIEWERS_QUEUE = "deltaworks-problem-viewers"
 MAX_RECEIVES = 5
 _ACCOUNT = "123456789012"
 # A GET of a bucket with one of these parameters reads its settings; without one it lists objects.
@@ -85,7 +87,7 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
     redrive = {"deadLetterTargetArn": _queue_arn(sqs, dead_url), "maxReceiveCount": MAX_RECEIVES}
     queue = sqs.create_queue(QueueName=LANDING_QUEUE)["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
-    for name in (OFFERS_QUEUE, PLAYER_OFFERS_QUEUE):
+    for name in (OFFERS_QUEUE, PLAYER_OFFERS_QUEUE, PROBLEM_VIEWERS_QUEUE):
         sqs.create_queue(QueueName=name)
     topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
     # No raw delivery: messages have SNS's envelope around S3's event, the default on AWS.

@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.specs.project_folder import load_settings, read_settings
 from sandbox.airflow.settings import airflow_settings
-from sandbox.servers.landing import OFFERS_QUEUE, PLAYER_OFFERS_QUEUE, queue_url
+from sandbox.servers.landing import OFFERS_QUEUE, PLAYER_OFFERS_QUEUE, PROBLEM_VIEWERS_QUEUE, queue_url
 from sandbox.stack.alert_channel import webhook_variable
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -63,6 +63,7 @@ def stack_variables(
         "DELTAWORKS_LANDING_QUEUE_URL": queue_url(aws_endpoint),
         "DELTAWORKS_OFFERS_QUEUE_URL": queue_url(aws_endpoint, OFFERS_QUEUE),
         "DELTAWORKS_PLAYER_OFFERS_QUEUE_URL": queue_url(aws_endpoint, PLAYER_OFFERS_QUEUE),
+        "DELTAWORKS_PROBLEM_VIEWERS_QUEUE_URL": queue_url(aws_endpoint, PROBLEM_VIEWERS_QUEUE),
         "JAVA_HOME": str(java_home),
         "PATH": _search_path(java_home),
         "PYTHONPATH": str(home.project / "include"),

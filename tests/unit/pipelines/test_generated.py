@@ -101,7 +101,7 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     answers = video_answers(lake, truth)
 
     assert wrong(answers) == []
-    assert len(answers) == 17
+    assert len(answers) == 21
     assert {view.started_ms // 86_400_000 for view in truth.views.values()} == {19_783, 19_784}
     assert all(truth.quarantined_rows[pipeline] for pipeline in VIDEO)
     assert sum(view.stalls for view in truth.views.values()) > 20
@@ -109,7 +109,7 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     pages = dashboards(lake, tmp_path, *VIDEO)
     assert [(page.name, page.panels - page.panels_with_rows, page.failed_panels) for page in pages] == [
         ("delivery", 0, ()),
-        ("noc", 0, ()),
+        ("noc", 2, ()),  # so few viewers are too few samples for its two rules
     ]
 
 

@@ -41,7 +41,17 @@ def player_event(row: dict[str, str]) -> dict[str, Any]:
         "device": row["dvce_type"],
         "ip": row["user_ipaddress"],
         "provider": row["ip_isp"],
+        "browser": row["br_family"],
+        "os": row["os_family"],
+        "app_version": row["v_tracker"],
+        "height": lines_of_picture(row),
     }
+
+
+def lines_of_picture(row: dict[str, str]) -> int | None:
+    """The height of an HTML5 video; YouTube's players do not say theirs."""
+    element = row["contexts_org_whatwg_video_element_1_0_0"]
+    return int(json.loads(element)[0]["video_height"]) if element else None
 
 
 def with_provider(path: str, text: str) -> str:

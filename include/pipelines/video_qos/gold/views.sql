@@ -1,5 +1,6 @@
 -- A view has the dimensions of its first event and consists of its first session: a page that is opened again with the same id
--- is another visit. Stalls count after the first frame, unless they follow a seek.
+-- is another visit. Stalls count after the first frame, unless they follow a seek. A view has a problem if it failed, or if it
+-- stalled for more than a twentieth of its time.
 WITH ordered AS (
   SELECT *,
     row_number() OVER (PARTITION BY play_id, media_id ORDER BY event_time, event_id) AS place,
@@ -23,6 +24,11 @@ WITH ordered AS (
     max(CASE WHEN place = 1 THEN region END) AS region,
     max(CASE WHEN place = 1 THEN asn END) AS asn,
     max(CASE WHEN place = 1 THEN isp END) AS isp,
+    max(CASE WHEN place = 1 THEN app_version END) AS app_version,
+    max(CASE WHEN place = 1 THEN os END) AS os,
+    max(CASE WHEN place = 1 THEN os_version END) AS os_version,
+    max(CASE WHEN place = 1 THEN browser END) AS browser,
+    max(CASE WHEN place = 1 THEN connection END) AS connection,
     min(event_time) AS started_at,
     max(event_time) AS ended_at,
     min(intended_at) AS intended_at,
@@ -33,6 +39,15 @@ WITH ordered AS (
     coalesce(sum(CASE WHEN event_name = 'stall' AND event_time >= played_at AND NOT coalesce(after_seek, false)
       THEN stalled_ms END), 0) AS stalled_ms,
     count_if(coalesce(event_name = 'stall' AND event_time >= played_at AND NOT coalesce(after_seek, false), false)) AS stalls,
+    coalesce(sum(rtt_ms), 0) AS rtt_ms,
+    count(rtt_ms) AS rtts,
+    coalesce(sum(played_ms * height), 0) AS height_played,
+    coalesce(sum(CASE WHEN height IS NOT NULL THEN played_ms END), 0) AS height_played_ms,
+    coalesce(sum(frames), 0) AS frames,
+    coalesce(sum(dropped_frames), 0) AS dropped_frames,
+    count_if(event_name = 'ad_start') AS ads,
+    count_if(event_name = 'ad_error') AS ad_errors,
+    coalesce(sum(ad_ms), 0) AS ad_ms,
     count_if(event_name = 'seek') AS seeks,
     count_if(event_name = 'error' AND coalesce(fatal, false)) AS fatal_errors
   FROM framed
@@ -43,5 +58,6 @@ SELECT CAST(started_at AS DATE) AS event_date, *,
   intended_at IS NOT NULL OR played_at IS NOT NULL AS is_attempt,
   played_at IS NULL AND intended_at IS NOT NULL AND fatal_errors > 0 AS is_start_failure,
   played_at IS NULL AND intended_at IS NOT NULL AND fatal_errors = 0 AS is_exit_before_start,
+  fatal_errors > 0 OR (played_at IS NOT NULL AND 19 * stalled_ms > played_ms) AS has_problem,
   CASE WHEN intended_at IS NOT NULL THEN (unix_micros(played_at) - unix_micros(intended_at)) / 1000 END AS startup_ms
 FROM summed
