@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from pydantic import ValidationError
 
 from deltaworks.control import paths
-from deltaworks.control.clock import iso_now
+from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.feeds import FeedRecords, ReplayRequest
+from deltaworks.control.records.feeds import DeliveryRecord, FeedRecords, ReplayRequest
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.feeds import delivery
+from deltaworks.feeds import delivery, process
 from deltaworks.feeds.delivery import CHUNK_SIZE, StopRequested
 from deltaworks.feeds.messages import DeadReason, Message
 from tests.crashes import Crash
@@ -246,6 +246,29 @@ def test_a_position_with_missing_files_raises_and_all_rows_can_be_sent_again(har
     harness.rebuild(0, {"de": 3})
     feed.run_once()
     assert keys(receiver) == [("upsert", "de")]
+
+
+def test_records_of_deliveries_are_read_every_ten_minutes_and_end_after_the_replay_time(
+    harness: FeedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    deliveries = FeedRecords.deliveries
+
+    def counted(records: FeedRecords) -> Iterator[DeliveryRecord]:
+        reads.append("deliveries")
+        return deliveries(records)
+
+    monkeypatch.setattr(FeedRecords, "deliveries", counted)
+    feed = harness.feed(Receiver())
+    for orders in range(4):
+        harness.rebuild(0, {"de": orders})
+        feed.run_once()
+    assert len(reads) == 1, "a feed that checks every few seconds does not read thousands of records each time"
+
+    later = utc_now() + dt.timedelta(hours=25)
+    monkeypatch.setattr(process, "utc_now", lambda: later)
+    feed.run_once()
+    assert (len(reads), [*deliveries(harness.records)]) == (2, [])
 
 
 def test_the_versions_that_the_next_delivery_needs_are_claimed(harness: FeedHarness) -> None:
