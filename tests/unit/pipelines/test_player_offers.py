@@ -28,6 +28,7 @@ from deltaworks.privacy.tokens.suppression import SuppressionRecord
 from deltaworks.specs.feeds import SqsSinkSpec
 from deltaworks.testing import present
 from generator.wire import event_json, request_json
+from tests.commands import invoke
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import Receiver, applied
 from tests.unit.pipelines.shipped_lake import ShippedLake
@@ -199,6 +200,14 @@ def test_a_changed_offer_table_sends_the_offers_of_its_segment_only(game: Game) 
     (message,) = receiver.received()
     extra_lives = {"segment": "stuck", "offer": "extra_lives", "discount_percent": 50}
     assert message["row"] == {"player_id": game.token("p-1"), **extra_lives}
+
+
+def test_the_shop_lists_the_tokens_of_its_players(game: Game, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltaworks.cli.erasures.catalog", lambda: game.lake.catalog)
+    listed = invoke("privacy", "tokens", "players", "--kind", "player", "--csv", input="p-1\n\n p-2 \n")
+    assert listed.exit_code == 0, listed.output
+    _, *rows = listed.output.split()
+    assert rows == [f"{player},{game.token(player)}" for player in ("p-1", "p-2")]
 
 
 def test_an_erased_player_has_no_token_and_an_unknown_kind_is_an_error(game: Game) -> None:
