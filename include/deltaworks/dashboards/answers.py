@@ -93,8 +93,8 @@ class DashboardAnswer:
     problem: str = ""
 
 
-#: Answers a panel of a rule.
-AnswerRule = Callable[[PanelSpec], PanelAnswer]
+#: Answers a panel of a rule within so many seconds.
+AnswerRule = Callable[[PanelSpec, float], PanelAnswer]
 
 
 def answer_dashboard(
@@ -130,7 +130,7 @@ def answer_dashboard(
         for panel in dashboard.panels:
             seconds = min(limits.panel_seconds, ends_at - time.monotonic())
             if panel.rule is not None and answer_rule is not None and seconds > 0:
-                panels.append(_answer_rule(panel, answer_rule))
+                panels.append(_answer_rule(panel, answer_rule, seconds))
             elif seconds > 0:
                 panels.append(questions.run_panel(panel, limits, seconds=seconds))
             else:
@@ -148,10 +148,10 @@ def answer_dashboard(
     )
 
 
-def _answer_rule(panel: PanelSpec, answer_rule: AnswerRule) -> PanelAnswer:
+def _answer_rule(panel: PanelSpec, answer_rule: AnswerRule, seconds: float) -> PanelAnswer:
     started = time.monotonic()
     try:
-        answered = answer_rule(panel)
+        answered = answer_rule(panel, seconds)
     # A failing panel must not hide the others.
     except Exception as error:
         answered = PanelAnswer(panel=panel, problem=describe_error(error))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from deltaworks.charts.drawing import MAX_MARKS, Mark, Marks, Span
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer, answer_dashboard
+from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer, QueryLimits, answer_dashboard
 from deltaworks.rules.annotations import annotations_between
 from deltaworks.rules.backtest import ChartPoint, backtest
 from deltaworks.rules.evaluation import minute_start, parse_minute
@@ -40,7 +40,13 @@ _MAX_STEPS, _MAX_SERIES = 3_000, 4
 
 
 def load_dashboard(
-    catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, filters: Mapping[str, str] | None = None
+    catalog: Catalog,
+    pipeline: str,
+    dashboard: DashboardSpec,
+    span: Span,
+    *,
+    filters: Mapping[str, str] | None = None,
+    limits: QueryLimits | None = None,
 ) -> DashboardAnswer:
     """Runs the queries of the panels, and reads the notes and rule episodes within the time span. Read-only.
 
@@ -49,23 +55,38 @@ def load_dashboard(
     """
     objects = open_objects(catalog.environment.lake)
 
-    def answer_rule(panel: PanelSpec) -> PanelAnswer:
+    def answer_rule(panel: PanelSpec, seconds: float) -> PanelAnswer:
         rule = next(item for item in catalog.pipeline(pipeline).rules if item.name == panel.rule)
         marks = marks_between(objects, pipeline, span, rule=rule.name)
-        return dataclasses.replace(_answer_rule(catalog, pipeline, rule, panel, span), marks=marks)
+        answered = _answer_rule(catalog, pipeline, rule, panel, span, seconds=seconds)
+        return dataclasses.replace(answered, marks=marks)
 
     marks = marks_between(objects, pipeline, span)
-    return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks, filters=filters, answer_rule=answer_rule)
+    return answer_dashboard(
+        catalog,
+        pipeline,
+        dashboard,
+        span,
+        limits=limits or QueryLimits(),
+        marks=marks,
+        filters=filters,
+        answer_rule=answer_rule,
+    )
 
 
-def _answer_rule(catalog: Catalog, pipeline: str, rule: RuleSpec, panel: PanelSpec, span: Span) -> PanelAnswer:
+def _answer_rule(
+    catalog: Catalog, pipeline: str, rule: RuleSpec, panel: PanelSpec, span: Span, *, seconds: float
+) -> PanelAnswer:
     """Returns the values of a rule in a time span, a line per label set, each with the band in which it does not fire.
 
     The band is between the baseline and the firing bound, without a baseline between zero and the bound. Values are
     read as in a backtest, so they include rows that arrived after the rule was evaluated.
 
+    Args:
+        seconds: timeout of its queries, of which there is one per day.
+
     Raises:
-        ContractError: RULE_BROKEN.
+        ContractError: RULE_BROKEN, also if the queries take longer.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
     keys = table_keys(spec)
@@ -76,7 +97,8 @@ def _answer_rule(catalog: Catalog, pipeline: str, rule: RuleSpec, panel: PanelSp
         next_step = how_a_table_is_created(spec, missing_tables[0], now=utc_now())
         return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
     since = max(span.since, span.until - dt.timedelta(minutes=_MAX_STEPS * rule.step_minutes))
-    points = backtest(catalog, pipeline, rule, since=since, until=span.until).points
+    days = (span.until.date() - since.date()).days + 1
+    points = backtest(catalog, pipeline, rule, since=since, until=span.until, query_seconds=seconds / days).points
     drawn, factor = _most_extreme(points, rule), 100.0 if panel.unit == "percent" else 1.0
     rows = [
         (

@@ -171,6 +171,7 @@ def backtest(
     until: dt.datetime,
     point_in_time: bool = False,
     keep_points: bool = True,
+    query_seconds: float = _DAY_SECONDS,
 ) -> Backtest:
     """Evaluates a rule for all minutes of a time range. Reads the lake only; safe at any time.
 
@@ -178,6 +179,7 @@ def backtest(
         rule: as declared, or with overrides.
         point_in_time: read the table versions at each minute's evaluation time.
         keep_points: keep all values, for a chart.
+        query_seconds: timeout of the query of one day.
 
     Raises:
         ContractError: RULE_BROKEN.
@@ -189,7 +191,11 @@ def backtest(
     declared = {item.name: item for item in spec.rules} | {rule.name: rule}
     result = Backtest(rule, first, last)
     tables = _BacktestTables(
-        catalog, pipeline, [rule, *(declared[name] for name in rule.inhibited_by)], point_in_time=point_in_time
+        catalog,
+        pipeline,
+        [rule, *(declared[name] for name in rule.inhibited_by)],
+        point_in_time=point_in_time,
+        query_seconds=query_seconds,
     )
     with tables:
         inhibitors = [_BacktestedRule(tables, declared[name]) for name in rule.inhibited_by]
@@ -222,7 +228,16 @@ def _record_points(result: Backtest, evaluation: RuleEvaluation, minute_rows: Mi
 class _BacktestTables:
     """Tables of a backtest: the current versions, or the versions at the evaluation time of a minute."""
 
-    def __init__(self, catalog: Catalog, pipeline: str, rules: Sequence[RuleSpec], *, point_in_time: bool) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: str,
+        rules: Sequence[RuleSpec],
+        *,
+        point_in_time: bool,
+        query_seconds: float,
+    ) -> None:
+        self._query_seconds = query_seconds
         self._catalog, self._spec, self._rules = catalog, catalog.pipeline(pipeline), rules
         lake = Lake(catalog.environment.lake)
         self.objects = open_objects(catalog.environment.lake)
@@ -254,7 +269,7 @@ class _BacktestTables:
     def read_minutes(self, query: RuleQuery, first: int, last: int) -> Iterator[MinuteRows]:
         """Yields the rows of each minute in a range."""
         if self._history is None:
-            yield from query.read_minutes(self.connection(), first, last, timeout_seconds=_DAY_SECONDS)
+            yield from query.read_minutes(self.connection(), first, last, timeout_seconds=self._query_seconds)
             return
         step, begin = query.rule.step_minutes, first
         while begin <= last:
@@ -264,12 +279,12 @@ class _BacktestTables:
                 end += step
             if versions is None:
                 self.optimistic_until = evaluation_time(query.rule, end)
-                yield from query.read_minutes(self.connection(), begin, end, timeout_seconds=_DAY_SECONDS)
+                yield from query.read_minutes(self.connection(), begin, end, timeout_seconds=self._query_seconds)
             elif not self._history.has_all_tables(versions):
                 yield from (MinuteRows(minute, []) for minute in range(begin, end + step, step))
             else:
                 with connect_tables(self._catalog, self._spec, [query.rule], self._history.opener(versions)) as pinned:
-                    yield from query.read_minutes(pinned, begin, end, timeout_seconds=_DAY_SECONDS)
+                    yield from query.read_minutes(pinned, begin, end, timeout_seconds=self._query_seconds)
             begin = end + step
 
 

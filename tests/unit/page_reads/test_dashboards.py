@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from deltaworks.charts.drawing import MAX_MARKS, Span
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
+from deltaworks.dashboards.answers import QueryLimits
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.page_reads.dashboards import load_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
@@ -19,7 +20,7 @@ from deltaworks.rules.stored_state import EpisodeRecord, RuleState
 from deltaworks.rules.verdicts import Baseline, bound_value, bounds_test
 from deltaworks.specs.alert_rule import BoundsSpec
 from deltaworks.testing import present
-from tests.unit.dashboards.dashboard_harness import SPAN, START, errors, put, shop
+from tests.unit.dashboards.dashboard_harness import ERRORS, SPAN, START, errors, put, shop
 from tests.unit.specs.test_dashboards import RULE, RULE_SQL
 
 
@@ -84,6 +85,19 @@ def test_a_panel_of_a_rule_has_its_values_its_band_and_its_own_episodes(tmp_path
     assert [mark.text for mark in present(drawn.marks).items] == ["errors_high fired: isp a"]
     page = dashboard_page(answer)
     assert (page.count('class="fired"'), page.count('class="band s0"')) == (1, 1)
+
+
+def test_a_rule_whose_queries_take_too_long_fails_alone(tmp_path: Path) -> None:
+    slow = RULE_SQL.replace("GROUP BY", "AND (SELECT max(hash(range)) FROM range(20_000_000_000)) > 0 GROUP BY")
+    catalog = shop(tmp_path, "{title: Errors, chart: line, rule: errors_high}", ERRORS, views=RULE, rule=slow)
+    put(catalog, "errors_minute", errors())
+    (dashboard,) = catalog.pipelines["shop"].dashboards
+
+    limits = QueryLimits(panel_seconds=1)
+    drawn, other = load_dashboard(catalog, "shop", dashboard, SPAN, limits=limits).panels
+
+    assert "the query timed out after 1 s" in drawn.problem
+    assert (other.problem, len(other.rows)) == ("", 60)
 
 
 def test_a_rule_without_its_table_is_not_a_failure(tmp_path: Path) -> None:
