@@ -11,6 +11,7 @@ from typing import Any, Final, get_args
 from deltaworks.specs import (
     alert_channels,
     alert_rule,
+    catalogs,
     collector,
     enrich,
     environment,
@@ -120,6 +121,11 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         privacy.PrivacySettings,
         privacy.KeyringSpec,
         privacy.KmsSpec,
+    ),
+    "reference/pipeline/environment.md#catalogs": (
+        catalogs.GlueCatalogSpec,
+        catalogs.UnityCatalogSpec,
+        catalogs.HiveCatalogSpec,
     ),
     "reference/pipeline/environment.md#groups-of-streams": (environment.StreamGroupSpec,),
     "reference/pipeline/environment.md#approvals": (

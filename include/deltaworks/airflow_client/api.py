@@ -195,12 +195,12 @@ class AirflowApi(AirflowRequests):
 
     def assets(self, pattern: str) -> dict[str, int]:
         """Returns the ids of assets by name, of those whose name contains `pattern`."""
-        found: dict[str, int] = {}
+        ids: dict[str, int] = {}
         while True:
-            page = self._get("/assets", name_pattern=pattern, limit=_PAGE_SIZE, offset=len(found))
-            found |= {asset["name"]: int(asset["id"]) for asset in page["assets"]}
-            if not page["assets"] or len(found) >= page["total_entries"]:
-                return found
+            page = self._get("/assets", name_pattern=pattern, limit=_PAGE_SIZE, offset=len(ids))
+            ids |= {asset["name"]: int(asset["id"]) for asset in page["assets"]}
+            if not page["assets"] or len(ids) >= page["total_entries"]:
+                return ids
 
     def create_asset_event(self, asset_id: int, extra: Mapping[str, Any]) -> None:
         """Creates an event of an asset, after which DAGs that are scheduled on it run."""

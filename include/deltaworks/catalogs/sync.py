@@ -168,7 +168,7 @@ def _sync(name: str, client: CatalogClient, tables: _PipelineTables, *, drop: bo
     )
     if not dry_run and any(change.action == "create" for change in changes):
         client.ensure_schema(pipeline, tables.spec.description)
-    made = []
+    results = []
     for change in changes:
         table = change.table.partition(".")[2]
         is_due = not dry_run and (change.action in ("create", "update") or (change.action == "drop" and drop))
@@ -176,8 +176,8 @@ def _sync(name: str, client: CatalogClient, tables: _PipelineTables, *, drop: bo
             client.drop(pipeline, table)
         elif is_due:
             client.put(entries[table], registered.get(table))
-        made.append(replace(change, applied=is_due))
-    return made
+        results.append(replace(change, applied=is_due))
+    return results
 
 
 def _report(objects: ObjectStore, pipeline: str, result: SyncResult) -> None:

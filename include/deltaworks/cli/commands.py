@@ -67,6 +67,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "tables": Command("Tables: health, held commits, pinned versions.", "deltaworks.cli.tables:app"),
     "catalogs": Command("Catalogs of other engines: Glue, Unity, Hive.", "deltaworks.cli.catalogs:app"),
+    "dbt": Command("dbt over the lake: its sources.", "deltaworks.cli.dbt:app"),
     "files": Command("Landed objects: file events, batches and rows.", "deltaworks.cli.files:app"),
     "quarantine": Command("Quarantined rows: count, show, replay.", "deltaworks.cli.quarantine:app"),
     "gold": Command("Gold tables of a pipeline: state, builds.", "deltaworks.cli.models:gold"),

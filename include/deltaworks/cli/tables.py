@@ -147,18 +147,16 @@ def _described_parts(entry: TableEntry) -> list[str | Listing]:
 @app.command()
 def register(
     pipeline: OptionalPipelineArgument = "",
-    into: str = typer.Option("", help="Spark catalog, such as unity; by default the session's."),
-    scheme: str = typer.Option("s3a", help="Scheme of S3 URLs: s3a for Spark, s3 for Unity, Trino and Glue."),
     settings: bool = typer.Option(False, "--settings", help="Print the session's settings, for spark-defaults.conf."),
 ) -> None:
-    """Print SQL that registers every table in a Spark catalog; run it with `spark-sql -f`, and again for new tables."""
+    """Print SQL that registers every table in the catalog of a session without a metastore; run it with `spark-sql`."""
     from deltaworks.tables.query import external_session_settings, registration_statements
 
     project = catalog(required_service=None if settings else "lake")
     if settings:
         print_document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
-    statements, missing = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
+    statements, missing = registration_statements(project, [pipeline] if pipeline else ())
     if missing:
         print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
     if statements:

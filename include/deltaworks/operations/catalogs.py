@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from deltaworks.control.listing import Listing
-from deltaworks.errors import combined_error
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
@@ -29,7 +28,11 @@ class SyncOptions(Options):
 
 
 def sync(context: OperationContext, options: SyncOptions) -> Report:
-    """Registers new tables, updates changed entries, and drops entries if requested or declared. Idempotent."""
+    """Registers new tables, updates changed entries, and drops entries if requested or declared. Idempotent.
+
+    Raises:
+        DeltaworksError: of the first catalog that failed; the others are synchronised.
+    """
     from deltaworks.catalogs.sync import sync_pipeline
 
     def open_session(spec: HiveCatalogSpec) -> SparkSession:
@@ -49,10 +52,10 @@ def sync(context: OperationContext, options: SyncOptions) -> Report:
         results=[change for result in results for change in result.changes],
     )
     if errors:
-        for part in report.parts:
-            if isinstance(part, str):
-                context.echo(part)
-        raise errors[0] if len(errors) == 1 else combined_error("CATALOG_REFUSED", errors, tables=len(results))
+        for line in _summaries(results, options):
+            context.echo(line)
+        # Each failing catalog has an alert of its own.
+        raise errors[0]
     return report
 
 
@@ -82,10 +85,10 @@ def _summaries(results: Sequence[SyncResult], options: SyncOptions) -> list[str]
 
 
 def _listing(results: Sequence[SyncResult]) -> Listing:
-    listing = Listing(("catalog", "table", "action", "made", "what differs"))
+    listing = Listing(("catalog", "table", "action", "applied", "what differs"))
     for result in results:
         for change in result.changes:
             if change.action != "none":
-                made: Any = "yes" if change.applied else "no"
-                listing.add(change.catalog, change.table, change.action, made, change.difference)
+                is_applied = "yes" if change.applied else "no"
+                listing.add(change.catalog, change.table, change.action, is_applied, change.difference)
     return listing

@@ -94,7 +94,7 @@ _MUTATION_COLUMNS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDescription:
-    """Texts of a table and of its columns, and what catalogs show of it.
+    """Texts of a table and of its columns, and further facts for catalogs.
 
     Args:
         columns: texts by column; columns without a text are missing.
@@ -253,7 +253,7 @@ _VAULT_COLUMNS: Final[dict[str, str]] = {
 _REVEAL_COLUMNS: Final[dict[str, str]] = {
     "reveal_id": "Id of the request",
     "at": "Time of the request, UTC",
-    "by": "Person who asked",
+    "by": "Person who requested the values",
     "namespace": "Namespace of the tokens",
     "subject": "Token of the person whose values were revealed",
     "kinds": "Kinds of identifiers that were revealed",

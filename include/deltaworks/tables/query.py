@@ -3,8 +3,8 @@
 DuckDB's Delta extension is not used, because it must be downloaded. Views over deltalake's Arrow datasets read the same
 snapshot, and push down filters and columns.
 
-For external engines the same tables are registered in a Spark catalog: a session's own, a Hive metastore or Unity
-Catalog. It stores only names and locations, so registered tables need no updates.
+For a Spark session without a metastore the same tables are registered in its own catalog, which ends with it.
+`deltaworks.catalogs` keeps the catalogs of other engines up.
 """
 
 from __future__ import annotations
@@ -310,13 +310,7 @@ def _name_column(table: TableSpec, id_column: str) -> str:
 CURRENT_SUFFIX = "_current"
 
 
-def registration_statements(
-    catalog: Catalog,
-    pipelines: Collection[str] = (),
-    *,
-    into: str = "",
-    scheme: str = "s3a",
-) -> tuple[list[str], list[str]]:
+def registration_statements(catalog: Catalog, pipelines: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """Returns the Spark SQL statements that register all existing tables, and the names of missing tables, and why
     others cannot be read.
 
@@ -325,8 +319,6 @@ def registration_statements(
 
     Args:
         pipelines: by default all.
-        into: the Spark catalog, such as `unity`; by default the session's own.
-        scheme: URI scheme for a lake on S3: `s3a` for Spark, `s3` for Unity, Trino and Glue.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN.
@@ -336,7 +328,7 @@ def registration_statements(
     missing: list[str] = []
     for pipeline in pipelines or catalog.pipelines:
         keys = table_keys(catalog.pipeline(pipeline))
-        schema = f"{_quoted(into)}.{_quoted(pipeline)}" if into else _quoted(pipeline)
+        schema = _quoted(pipeline)
         created: list[str] = []
         for name, key in keys.items():
             try:
@@ -347,7 +339,7 @@ def registration_statements(
             if table is None:
                 missing += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
                 continue
-            location = storage.uri(key).replace("s3://", f"{scheme}://", 1)
+            location = storage.spark_uri(key)
             created.append(
                 f"CREATE TABLE IF NOT EXISTS {schema}.{_quoted(name)} USING delta LOCATION '{_escaped(location)}'"
             )
@@ -361,13 +353,13 @@ def registration_statements(
     return statements, missing
 
 
-def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = (), *, into: str = "") -> int:
+def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = ()) -> int:
     """Registers all existing tables in a session's catalog. Returns the number of tables and views.
 
     Call it at the start of a session, and again after new tables were created. Needs the settings of
     `deltaworks.specs.spark_conf`, which `build_session` applies.
     """
-    statements, _ = registration_statements(catalog, pipelines, into=into)
+    statements, _ = registration_statements(catalog, pipelines)
     for statement in statements:
         spark.sql(statement)
     return sum(not statement.startswith("CREATE SCHEMA") for statement in statements)

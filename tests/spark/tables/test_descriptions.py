@@ -13,7 +13,6 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import local_lake, present
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
@@ -52,21 +51,19 @@ def test_describe_shows_the_texts_of_table_and_columns(spark: SparkSession, tmp_
 def test_a_streaming_query_and_a_merge_go_on_after_a_text_changed(spark: SparkSession, tmp_path: Path) -> None:
     lake = local_lake(tmp_path)
     append(lake, 1)
-    uri, seen = lake.storage.spark_uri(KEY), str(tmp_path / "seen")
+    uri = lake.storage.spark_uri(KEY)
     rows = spark.readStream.format("delta").load(uri)
-    query = rows.writeStream.format("delta").option("checkpointLocation", str(tmp_path / "checkpoint")).start(seen)
+    sink = rows.writeStream.format("delta").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.start(lake.storage.spark_uri("seen"))
     try:
-        eventually(lambda: count(lake) == 1, "the first row")
+        query.processAllAvailable()
+        assert count(lake) == 1
         table = ensure_described(lake, KEY, SCHEMA, SECOND, user_metadata="{}")
         assert table.version() == 2
-        lake.append(
-            table,
-            KEY,
-            pa.table({"id": ["2"], "amount": [2]}, schema=SCHEMA),
-            step=Step("rows", 2),
-            user_metadata="{}",
-        )
-        eventually(lambda: count(lake) == 2, "the second row")
+        more = pa.table({"id": ["2"], "amount": [2]}, schema=SCHEMA)
+        lake.append(table, KEY, more, step=Step("rows", 2), user_metadata="{}")
+        query.processAllAvailable()
+        assert count(lake) == 2
         assert query.exception() is None
     finally:
         query.stop()

@@ -49,25 +49,24 @@ def test_every_existing_table_is_registered_and_missing_ones_are_listed(catalog:
 def test_a_table_whose_rows_are_marked_as_deleted_has_a_view_without_them(catalog: Catalog) -> None:
     make(catalog, "visits", _deleted=pa.bool_())
 
-    statements, _ = registration_statements(catalog, into="unity")
+    statements, _ = registration_statements(catalog)
 
-    assert statements[0] == "CREATE SCHEMA IF NOT EXISTS `unity`.`shop`"
+    assert statements[0] == "CREATE SCHEMA IF NOT EXISTS `shop`"
     assert statements[2] == (
-        "CREATE OR REPLACE VIEW `unity`.`shop`.`visits_current` AS SELECT * FROM `unity`.`shop`.`visits` "
+        "CREATE OR REPLACE VIEW `shop`.`visits_current` AS SELECT * FROM `shop`.`visits` "
         "WHERE NOT coalesce(`_deleted`, false)"
     )
     for statement in statements:
         assert isinstance(sqlglot.parse_one(statement, read="spark"), exp.Create)
 
 
-def test_addresses_on_s3_have_the_readers_scheme(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_on_s3_have_the_scheme_of_spark(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     make(catalog, "requests")
     monkeypatch.setattr(StorageSpec, "uri", lambda _self, key="": f"s3://lake/{key}")
     there = DeltaTable(catalog.environment.lake.prefix + "/" + paths.table("shop", "requests"))
     monkeypatch.setattr(Lake, "open", lambda _self, key: there if key.endswith("requests") else None)
 
     assert registration_statements(catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
-    assert registration_statements(catalog, scheme="s3")[0][1].endswith("LOCATION 's3://lake/tables/shop/requests'")
 
 
 def test_session_settings_contain_no_credentials(catalog: Catalog) -> None:
