@@ -9,12 +9,14 @@ from typing import Any, Final, Literal, Protocol
 
 from deltaworks.tables.entries import TableEntry
 
+#: Prefix of the properties of an entry; those of other tools have another one.
+OWN_PREFIX: Final = "deltaworks_"
 #: Property of an entry that marks it as kept up by Deltaworks.
-OWNER_PROPERTY: Final = "deltaworks.pipeline"
-KIND_PROPERTY: Final = "deltaworks.kind"
-TAGS_PROPERTY: Final = "deltaworks.tags"
-PERSONAL_PROPERTY: Final = "deltaworks.personal_columns"
-OWNER_NAME_PROPERTY: Final = "deltaworks.owner"
+OWNER_PROPERTY: Final = "deltaworks_pipeline"
+KIND_PROPERTY: Final = "deltaworks_kind"
+TAGS_PROPERTY: Final = "deltaworks_tags"
+PERSONAL_PROPERTY: Final = "deltaworks_personal_columns"
+OWNER_NAME_PROPERTY: Final = "deltaworks_owner"
 Action = Literal["create", "update", "drop", "none"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from deltaworks.catalogs.base import OWNER_PROPERTY, Registered, entry_properties, in_scheme
+from deltaworks.catalogs.base import OWN_PREFIX, Registered, entry_properties, in_scheme
 from deltaworks.control.aws_sessions import aws_session
 from deltaworks.specs.catalogs import GlueCatalogSpec
 from deltaworks.tables.entries import TableEntry
@@ -19,8 +19,8 @@ from deltaworks.tables.entries import TableEntry
 _COMMENT_LENGTH: Final = 255
 _DESCRIPTION_LENGTH: Final = 2048
 _ATTEMPTS: Final = 5
-_PERSONAL: Final = "deltaworks.personal"
-_PARTITION: Final = "deltaworks.partition"
+_PERSONAL: Final = "deltaworks_personal"
+_PARTITION: Final = "deltaworks_partition"
 _STORAGE: Final = {
     "InputFormat": "org.apache.hadoop.mapred.SequenceFileInputFormat",
     "OutputFormat": "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat",
@@ -143,8 +143,7 @@ _OWN_PARAMETERS: Final = frozenset({"EXTERNAL", "table_type", "spark.sql.sources
 def _registered(table: Mapping[str, Any]) -> Registered:
     storage = table.get("StorageDescriptor") or {}
     parameters = table.get("Parameters") or {}
-    own_prefix = OWNER_PROPERTY.partition(".")[0] + "."
-    own = {name: value for name, value in parameters.items() if name in _OWN_PARAMETERS or name.startswith(own_prefix)}
+    own = {name: value for name, value in parameters.items() if name in _OWN_PARAMETERS or name.startswith(OWN_PREFIX)}
     return Registered(
         location=str(storage.get("Location") or ""),
         content={

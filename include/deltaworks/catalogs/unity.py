@@ -174,7 +174,7 @@ def _column(position: int, column: ColumnEntry) -> dict[str, Any]:
     it.
     """
     metadata = {**({"comment": column.description} if column.description else {})}
-    metadata |= {"deltaworks.personal": "true"} if column.personal else {}
+    metadata |= {"deltaworks_personal": "true"} if column.personal else {}
     field = {"name": column.name, "type": column.delta_type, "nullable": True, "metadata": metadata}
     decimal = _DECIMAL.match(column.type)
     return {

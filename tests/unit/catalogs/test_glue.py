@@ -81,8 +81,8 @@ def test_a_table_has_the_form_in_which_athena_and_trino_read_delta(client: GlueC
     assert table["PartitionKeys"] == []
     assert table["Parameters"]["table_type"] == "DELTA"
     assert table["Parameters"]["spark.sql.sources.provider"] == "delta"
-    assert table["Parameters"]["deltaworks.tags"] == "retail,eu"
-    assert table["Parameters"]["deltaworks.personal_columns"] == "event_id"
+    assert table["Parameters"]["deltaworks_tags"] == "retail,eu"
+    assert table["Parameters"]["deltaworks_personal_columns"] == "event_id"
     assert storage["Location"] == storage["SerdeInfo"]["Parameters"]["path"] == "s3://lake/tables/shop/orders"
     assert [(one["Name"], one["Type"]) for one in storage["Columns"]] == [
         ("event_id", "string"),
@@ -92,8 +92,8 @@ def test_a_table_has_the_form_in_which_athena_and_trino_read_delta(client: GlueC
         ("event_date", "date"),
     ]
     assert storage["Columns"][0]["Comment"] == "Id of the event"
-    assert storage["Columns"][0]["Parameters"] == {"deltaworks.personal": "true"}
-    assert storage["Columns"][4]["Parameters"] == {"deltaworks.partition": "0"}
+    assert storage["Columns"][0]["Parameters"] == {"deltaworks_personal": "true"}
+    assert storage["Columns"][4]["Parameters"] == {"deltaworks_partition": "0"}
     assert glue.get_database(Name="lake_shop")["Database"]["Description"] == "The shop"
 
 

@@ -49,12 +49,12 @@ def test_catalog_schema_and_table_are_created_as_the_api_publishes(client: Unity
     assert server.schemas["lake.shop"]["comment"] == "The shop"
     table = server.tables["lake.shop.orders"]
     assert table["storage_location"] == "s3://lake/tables/shop/orders"
-    assert table["properties"]["deltaworks.personal_columns"] == "event_id"
+    assert table["properties"]["deltaworks_personal_columns"] == "event_id"
     by_name = {one["name"]: one for one in table["columns"]}
     assert (by_name["amount"]["type_text"], by_name["amount"]["type_name"]) == ("bigint", "LONG")
     assert (by_name["price"]["type_precision"], by_name["price"]["type_scale"]) == (10, 2)
     assert by_name["items"]["type_name"] == "ARRAY"
-    assert json.loads(by_name["event_id"]["type_json"])["metadata"]["deltaworks.personal"] == "true"
+    assert json.loads(by_name["event_id"]["type_json"])["metadata"]["deltaworks_personal"] == "true"
     assert by_name["event_date"]["partition_index"] == 0
     assert changes(client, entry()) == [("shop.orders", "none", "")]
 
