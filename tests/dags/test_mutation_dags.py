@@ -112,6 +112,26 @@ def test_a_scheduled_run_applies_and_a_manual_one_follows_its_form(
     assert option_arguments(task, params, run_type=run_type) == arguments
 
 
+@pytest.mark.parametrize(("declared", "engine"), [("spark", "spark"), ("auto", "process"), ("process", "process")])
+def test_a_process_applies_small_batches_unless_every_job_is_submitted(
+    spec: PipelineSpec, declared: str, engine: str
+) -> None:
+    from jinja2 import Environment
+
+    from deltaworks.airflow.maintenance_dags import maintenance_dag
+    from deltaworks.airflow.scheduled_dags import mutation_dag
+
+    environment = ENVIRONMENT.model_copy(update={"maintenance_on": declared})
+    (task,) = mutation_dag(spec, environment).tasks
+    night = maintenance_dag(spec, environment).get_task("mutate_tables")
+
+    def of_night(chosen: str | None) -> str:
+        return Environment(autoescape=False).from_string(night.engine).render(params={"maintenance_on": chosen})
+
+    assert task.engine == engine
+    assert [of_night(chosen) for chosen in (None, "spark", "process")] == [engine, "spark", "process"]
+
+
 def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> None:
     from deltaworks.airflow.maintenance_dags import maintenance_dag
 

@@ -365,6 +365,22 @@ def test_a_task_that_continues_after_a_look_submits_its_job_without_another(
     assert looks_again or "3 units of work remain for Spark" in instance.pushed["engine"]
 
 
+@pytest.mark.usefixtures("local_spark")
+@pytest.mark.parametrize(("left", "submits"), [(0, False), (1, True)])
+def test_a_process_does_its_part_of_the_work_that_a_look_found(
+    project: Path, spark_submit: Any, left: int, submits: bool
+) -> None:
+    submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
+    done = f"say('RESULTS', '[{{\"batch\": 1, \"spark_work_count\": {left}}}]')"
+    task = looking_job(project, submitted, done, operation="mutate_tables", engine="process", values={"dry_run": False})
+
+    task.execute_after_look({"params": {}, "ti": instance}, {"work": 1, "reason": "requests wait"})
+
+    asked = options_in(json.loads(submitted.with_name("asked.json").read_text()))
+    assert asked == {"dry_run": False, "spark": False}
+    assert submitted.exists() == submits
+
+
 def test_gold_looks_first_on_schedule_and_the_night_does_its_work_where_it_is_declared(project: Path) -> None:
     from jinja2 import Environment
 

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.testing import write_files
+from deltaworks.testing import present, write_files
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Damage, MutableRows, events_of, find_damage, time_of
@@ -29,16 +29,19 @@ from tests.spark.mutations.mutation_harness import MutationHarness, declared
 MakeStage = Callable[..., FaultProject]
 #: tests/spark/mutations/test_apply.py crashes at all steps; these processes are killed with SIGKILL.
 POINTS = (IN_MERGE, "merged:activities", "notified:activities", "stored")
+LOCAL_POINTS = ("resolved", "merged:activities", "notified:activities", "named", "stored")
+#: `small_batch_requests` with which an engine applies each batch.
+SMALL_BATCH = {"spark": 0, "process": 20_000}
 END_SECONDS = 300.0
 
 
 class Log:
     """A project whose tables are filled directly, without a stream; only the batch is killed."""
 
-    def __init__(self, stage: FaultProject) -> None:
+    def __init__(self, stage: FaultProject, *, small_batch_requests: int = 0) -> None:
         self.stage = stage
         self.truth = MutableRows(stage.seed)
-        spec = declared(optimize_every=2)
+        spec = declared(optimize_every=2, small_batch_requests=small_batch_requests)
         mapping = spec.model_dump(mode="json", exclude_unset=True)
         write_files(stage.root, {f"include/pipelines/{CRM}/pipeline.yaml": mapping})
         self.tables = MutationHarness(stage.root / "lake", spec)
@@ -110,28 +113,38 @@ class Mutation(ProcessGroup):
         return self.process.wait(END_SECONDS)
 
 
+@pytest.mark.parametrize(("engine", "points"), [("spark", POINTS), ("process", LOCAL_POINTS)])
 def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(
-    make_stage: MakeStage, print_result: Callable[..., None]
+    make_stage: MakeStage, print_result: Callable[..., None], engine: str, points: Sequence[str]
 ) -> None:
-    log = Log(make_stage(tables=1))
+    log = Log(make_stage(tables=1), small_batch_requests=SMALL_BATCH[engine])
     log.land()
-    for point in POINTS:
+    for point in points:
         log.mutate(point)
         # Requests after a crash belong to the next batch; the interrupted one is continued.
         log.land(rows=20, requests=6)
     took = log.mutate()
 
     found = log.harm()
-    _tell(print_result, f"mutation batch killed at {', '.join(POINTS)}", "", log.truth, found, f"recovery {took:.1f} s")
+    _tell(
+        print_result,
+        f"mutation batch by {engine} killed at {', '.join(points)}",
+        "",
+        log.truth,
+        found,
+        f"recovery {took:.1f} s",
+    )
     assert not found
     assert log.tables.batches.numbers() == (2, 2)
+    assert {present(log.tables.batches.completion(number)).engine for number in (1, 2)} == {engine}
 
 
+@pytest.mark.parametrize("engine", SMALL_BATCH)
 @pytest.mark.parametrize(("off", "point"), [("transactions", "notified:activities"), ("bounds", "merged:activities")])
 def test_without_a_protection_a_repeated_batch_corrupts_data(
-    make_stage: MakeStage, print_result: Callable[..., None], off: str, point: str
+    make_stage: MakeStage, print_result: Callable[..., None], off: str, point: str, engine: str
 ) -> None:
-    log = Log(make_stage(tables=1))
+    log = Log(make_stage(tables=1), small_batch_requests=SMALL_BATCH[engine])
     log.land(requests=40)
     log.mutate(point, off)
     log.land(requests=40)

@@ -148,7 +148,11 @@ def late_row_periods(arrived_rows: pa.Table, intervals: Iterable[Interval]) -> l
         ).fetchall()
     finally:
         connection.close()
-    return [_late_period(*effective[number], first, last) for number, first, last in found]
+    periods = []
+    for number, first, last in found:
+        interval, outcome = effective[int(number)]
+        periods.append(_late_period(interval, outcome, first, None if last is None else last + 1))
+    return periods
 
 
 def _interval_table(intervals: Iterable[Interval]) -> pa.Table:
@@ -165,12 +169,12 @@ def _interval_table(intervals: Iterable[Interval]) -> pa.Table:
     )
 
 
-def _late_period(interval: Interval, outcome: Outcome, first: int, last: int) -> ChangedPeriod:
+def _late_period(interval: Interval, outcome: Outcome, start: int | None, end: int | None) -> ChangedPeriod:
     return ChangedPeriod(
         org_id=interval.org_id,
         id=interval.id,
-        valid_from=first,
-        valid_to=last + 1,
+        valid_from=start,
+        valid_to=end,
         after=outcome,
         inside=True,
         start=interval.valid_from,

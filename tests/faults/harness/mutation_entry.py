@@ -8,8 +8,12 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
@@ -18,7 +22,9 @@ from deltaworks.control.records.mutation import MutationBatch, MutationBatches
 from deltaworks.mutations import apply, commits, small_merge
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.project import load_catalog
+from deltaworks.tables.commit import Step
 from deltaworks.tables.spark.session import build_session
+from deltaworks.testing import present
 
 #: The batch dies after its merge wrote files and before the commit that names them.
 IN_MERGE = "in_merge"
@@ -49,6 +55,18 @@ def _transactions() -> None:
     """A step is committed without its transaction and without a look-up whether it has already landed."""
     commits.transaction_settings = lambda *_: {}
     commits.StepCommits.has_committed = lambda *_: False  # type: ignore[method-assign]
+    commits.StepCommits.append_once = _append_without_step  # type: ignore[method-assign]
+
+
+def _append_without_step(self: commits.StepCommits, table: str, rows: pa.Table) -> None:
+    key = paths.table(self._pipeline, table)
+    self._lake.append(
+        present(self._lake.open(key)),
+        key,
+        rows,
+        step=Step(uuid.uuid4().hex, 1),
+        user_metadata=self._metadata(self.step(table)),
+    )
 
 
 def _bounds() -> None:
@@ -80,7 +98,6 @@ def main() -> int:
         # Spark then does the merge, and there is time to die between its files and its commit.
         small_merge.free_memory_bytes = lambda *_: 0
     catalog = load_catalog()
-    spark = build_session(catalog.environment, app_name="faults.mutations", master="local[2]")
 
     def hit(reached: str) -> None:
         print(f"POINT {reached}", flush=True)
@@ -90,13 +107,20 @@ def main() -> int:
             table = Path(catalog.environment.lake.prefix) / paths.table(pipeline, "activities")
             threading.Thread(target=_die_in_merge, args=(table,), daemon=True).start()
 
-    run = MutationRun(lambda: spark, catalog, pipeline, fault=hit)
-    done = run.run()
+    sessions: list[SparkSession] = []
+
+    def spark() -> SparkSession:
+        if not sessions:
+            sessions.append(build_session(catalog.environment, app_name="faults.mutations", master="local[2]"))
+        return sessions[0]
+
+    done = MutationRun(spark, catalog, pipeline, fault=hit).run()
     ends: list[Any] = [*done.completed, *done.batches]
     for end in ends:
         attempts = sum(table.attempts for table in end.tables)
         print(f"BATCH {end.number} rows {end.rows} pause {end.pause_seconds:.1f} attempts {attempts}", flush=True)
-    spark.stop()
+    for session in sessions:
+        session.stop()
     return 0
 
 

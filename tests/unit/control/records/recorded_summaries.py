@@ -127,6 +127,7 @@ SUMMARIES: dict[str, UnversionedRecord] = {
                 number=77,
                 outcome="applied",
                 at=AT,
+                engine="process",
                 requests={"rename": 12},
                 invalid_requests=1,
                 rows=40,

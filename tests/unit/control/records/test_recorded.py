@@ -155,6 +155,7 @@ EXPECTED: dict[str, UnversionedRecord] = (
             generation=2,
             outcome="applied",
             at=AT,
+            engine="process",
             requests={"update": 3, "delete": 1},
             invalid_requests=1,
             invalid_values=2,
