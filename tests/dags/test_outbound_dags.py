@@ -1,4 +1,6 @@
-"""The DAGs of feeds, remediations, rules and models: only where declared, with their schedule, form and resources."""
+"""The DAGs of feeds, remediations, rules, the SQL server and models: only where declared, with schedule, form and
+resources.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from deltaworks.airflow.health_alerts import scheduled_jobs
 from deltaworks.airflow.scheduled_dags import training_dag
 from deltaworks.control.health.report import subjects
 from deltaworks.operations.dag_forms import pipeline_forms
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
@@ -66,6 +69,22 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
 
     assert describe_process(dag, "remediation") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
+
+
+def test_the_sql_server_is_a_process_where_it_is_declared() -> None:
+    from deltaworks.airflow.continuous_dags import SQL_SERVER, sql_server_dag
+
+    server = {"users": "users.yaml", "roles": {"all": {"pipelines": "*"}}}
+    declared = EnvironmentSpec.model_validate({**environment().model_dump(), "sql_server": server})
+    assert declared.sql_server is not None
+    dag = sql_server_dag(declared.sql_server, declared)
+    arguments = ["--sql_server", "sql_server"]
+    run = {"dag_id": "deltaworks__sql_server", "module": "deltaworks.sql_server", "arguments": arguments}
+
+    assert describe_process(dag, "serve") == {**run, **ENDLESS}
+    assert missing_in_runbook(dag) == []
+    catalogs = [Catalog(environment=one, relays={}, pipelines={}, root=Path()) for one in (environment(), declared)]
+    assert [len(list(SQL_SERVER.dags(catalog))) for catalog in catalogs] == [0, 1]
 
 
 def test_only_a_pipeline_with_feeds_can_replay_one() -> None:

@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 import duckdb
@@ -315,7 +314,7 @@ def _info(descriptor: flight.FlightDescriptor, schema: pa.Schema, ticket: bytes)
 
 def _first_rows(reader: flight.MetadataRecordBatchReader) -> pa.Table:
     """Returns the rows of an upload, reading no more than two batches: a statement takes one row."""
-    batches = []
+    batches: list[pa.RecordBatch] = []
     while len(batches) < 2:
         try:
             batches.append(reader.read_chunk().data)
@@ -364,4 +363,5 @@ def _flight_error(error: DeltaworksError) -> Exception:
     # Only errors of Flight reach clients without the traceback of this process.
     record = json.dumps(error.as_record()).encode()
     default = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
-    return partial(kinds.get(error.condition, default), extra_info=record)(str(error))
+    found: Exception = kinds.get(error.condition, default)(str(error), extra_info=record)
+    return found

@@ -41,7 +41,6 @@ public class JdbcClient {
         print("columns", rows(metadata.getColumns("lake", "shop", "orders", null), 4, 5, 6, 7, 9));
         print("primary keys", rows(metadata.getPrimaryKeys("lake", "shop", "orders"), 4));
         print("imported keys", rows(metadata.getImportedKeys("lake", "shop", "orders"), 4));
-        print("types", String.valueOf(rows(metadata.getTypeInfo(), 1).contains("BIGINT")));
         StringBuilder failures = new StringBuilder();
         for (Method method : DatabaseMetaData.class.getMethods()) {
             Class<?> type = method.getReturnType();
