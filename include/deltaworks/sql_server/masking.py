@@ -6,7 +6,7 @@ for all users. Personal are:
 - in bronze tables and quarantine: columns that read a field declared in `privacy`, also as a part of a struct;
   undeclared fields (`_rest`) and the raw event of quarantine;
 - in other tables of the pipeline (gold, live, keyed, reference tables): columns of the same names. Values that are or
-  contain a token are null in each other column too, whatever its name.
+  contain a token are null in all other columns too, also in pipelines that read gold of others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _is_personal(path: str, privacy: PrivacySpec) -> bool:
 
 def projection(spec: PipelineSpec, table: str, schema: pa.Schema, *, show_personal: bool) -> str:
     """Returns the select list of a table's view."""
-    if show_personal or spec.privacy is None:
+    # Gold of other pipelines may bring their tokens.
+    if show_personal or (spec.privacy is None and not spec.gold.cross_pipeline_inputs):
         return "*"
     hidden = personal_columns(spec, table)
     is_bronze = any(declared.name == table for declared in spec.tables)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ LEASE_SECONDS = 30.0
 CHECK_INTERVAL_SECONDS = 5.0
 MAX_RUN_SECONDS = 86_400.0
 STALL_SECONDS = 120.0
+SHUTDOWN_SECONDS = 10.0
 #: The role of the only user of a server that a person starts for themselves.
 _OWN_ROLE = "owner"
 
@@ -66,7 +68,10 @@ class OpenServer:
     def close(self) -> ServerCounts:
         """Cancels running queries, ends the service, and writes the last rows of the log."""
         self.engine.close()
-        self.server.shutdown()
+        # A client that does not read its rows holds its request, and with it the end of the service.
+        ending = threading.Thread(target=self.server.shutdown, name="end-service", daemon=True)
+        ending.start()
+        ending.join(SHUTDOWN_SECONDS)
         if self.log is not None:
             self.log.close()
         return ServerCounts(self.engine.finished, 0 if self.log is None else self.log.dropped)

@@ -161,6 +161,8 @@ class SqlServer(flight.FlightServerBase):  # type: ignore[misc]
             if name == "TicketStatementQuery":
                 handle = message.statement_handle
                 statement = self._statements.get(caller.user, handle)
+                # A plan is run once, and would keep versions of tables in memory.
+                self._statements.remove(caller.user, handle)
             elif name == "CommandPreparedStatementQuery":
                 handle = message.prepared_statement_handle
                 prepared = self._statements.get(caller.user, handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ def test_a_server_of_ones_own_needs_no_declaration_and_writes_nothing(tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")} == before
 
 
+@pytest.mark.integration
 def test_a_port_in_use_is_an_error_with_its_number(tmp_path: Path) -> None:
     catalog = sql_project(tmp_path)
     opened, _ = open_own_server(catalog, SqlListenSpec(port=0))
@@ -129,3 +131,25 @@ def test_a_wrong_declaration_is_rejected_with_its_key(tmp_path: Path, section: d
 @pytest.mark.parametrize("listen", [{"host": "::1"}, {"host": "localhost"}, {"host": "0.0.0.0", "plaintext": True}])
 def test_plain_text_needs_this_machine_or_a_declaration(listen: dict[str, Any]) -> None:
     assert SqlListenSpec.model_validate(listen).tls is None
+
+
+@pytest.mark.integration
+def test_a_server_with_tls_needs_its_certificate(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "server.crt", tmp_path / "server.key"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    tls = {"certificate": str(certificate), "key": str(key)}
+    catalog = sql_project(tmp_path, listen={"host": "localhost", "port": 0, "tls": tls})
+    opened = open_server(catalog, present(catalog.environment.sql_server))
+    try:
+        assert opened.url.startswith("grpc+tls://localhost:")
+        login = {"username": "sam", "password": PASSWORD}
+        trusted = {**login, "adbc.flight.sql.client_option.tls_root_certs": certificate.read_text()}
+        with dbapi.connect(opened.url, db_kwargs=trusted, autocommit=True) as connection:
+            assert connection.adbc_get_table_types() == ["TABLE", "VIEW"]
+        for url in (opened.url, opened.url.replace("grpc+tls", "grpc")):
+            with pytest.raises(dbapi.Error):
+                dbapi.connect(url, db_kwargs=login, autocommit=True)
+    finally:
+        opened.close()
