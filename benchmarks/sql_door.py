@@ -1,4 +1,4 @@
-"""`sql_door`: the SQL server beside DuckDB in process: a million rows over the wire, small queries, twenty clients.
+"""`sql_door`: the SQL server compared with DuckDB in process: a million rows over the wire, small queries, twenty clients.
 
 The server is a process of its own, as a DAG runs it; the client is ADBC's driver for Flight SQL. The other side runs
 the same statement on the views of `deltaworks sql`, on one open connection. Both read one local Delta table.
@@ -109,13 +109,13 @@ def _million(options: Options, catalog: Catalog, client: Any, rows: int) -> list
 
     def over_the_wire(clock: Clock) -> None:
         with clock:
-            found = _read(client, _ALL)
-        _check(found.num_rows, rows)
+            rows_read = _read(client, _ALL)
+        _check(rows_read.num_rows, rows)
 
     def in_process(clock: Clock) -> None:
         with clock:
-            found = connection.sql(_ALL).to_arrow_table()
-        _check(found.num_rows, rows)
+            rows_read = connection.sql(_ALL).to_arrow_table()
+        _check(rows_read.num_rows, rows)
 
     comparison = Comparison(
         metric="a million rows over Flight SQL",
@@ -161,12 +161,12 @@ def _small(catalog: Catalog, client: Any) -> list[Result]:
 def _many(url: str, password: str, client: Any) -> list[Result]:
     """Measures small queries of twenty clients at once, compared with one client that sends as many."""
     seconds, failures = list[float](), list[Exception]()
-    each = 10
+    queries = 10
 
     def read() -> None:
         try:
             with _login(url, password) as own:
-                for number in range(each):
+                for number in range(queries):
                     began = time.perf_counter()
                     _check(_read(own, _SMALL.format(number)).num_rows, 10)
                     seconds.append(time.perf_counter() - began)
@@ -183,8 +183,8 @@ def _many(url: str, password: str, client: Any) -> list[Result]:
     if failures:
         raise failures[0]
     began = time.perf_counter()
-    for number in range(CLIENTS * each):
-        _check(_read(client, _SMALL.format(number % each)).num_rows, 10)
+    for number in range(CLIENTS * queries):
+        _check(_read(client, _SMALL.format(number % queries)).num_rows, 10)
     alone = time.perf_counter() - began
     ordered = sorted(seconds)
     parts = {"p95_seconds": round(ordered[round(0.95 * len(ordered)) - 1], 4), "queries": float(len(ordered))}
@@ -201,9 +201,9 @@ def _many(url: str, password: str, client: Any) -> list[Result]:
     ]
 
 
-def _check(found: int, expected: int) -> None:
-    if found != expected:
-        raise RuntimeError(f"a query returned {found} rows instead of {expected}")
+def _check(rows_read: int, expected: int) -> None:
+    if rows_read != expected:
+        raise RuntimeError(f"a query returned {rows_read} rows instead of {expected}")
 
 
 BENCHMARK = Benchmark(

@@ -44,9 +44,9 @@ def parameter_types(text: str, count: int, columns: Mapping[tuple[str, str], Map
         tree = annotate_types(tree, schema=schema, dialect="duckdb")
         for parameter in filter(_is_parameter, tree.find_all(exp.Anonymous)):
             number = int(parameter.expressions[0].name)
-            found = _surrounding_type(parameter)
-            if found and 1 <= number <= count:
-                types[number - 1] = found
+            kind = _surrounding_type(parameter)
+            if kind and 1 <= number <= count:
+                types[number - 1] = kind
     except (SqlglotError, ValueError, RecursionError):
         # The statement is valid for DuckDB, which takes the types of the values.
         return [""] * count

@@ -1,6 +1,6 @@
 """Plans and runs statements: snapshots, sessions, limits, cancellation and the log of queries.
 
-It knows nothing of Flight. A running query ends exactly once, whoever ends it: its last row, an error, a limit, or its
+It knows nothing of Flight. A running query ends exactly once: with its last row, an error, a limit, or its
 client.
 """
 
@@ -216,10 +216,10 @@ class QueryEngine:
 
     def cancel(self, user: str, handle: bytes) -> bool:
         """Cancels the running queries of a user's handle. Returns whether there was one."""
-        found = [query for query in self._running_queries() if query.caller.user == user and query.handle == handle]
-        for query in found:
+        queries = [query for query in self._running_queries() if query.caller.user == user and query.handle == handle]
+        for query in queries:
             query.stop(_stopped("The client has cancelled the query.", "SQL_CANCELLED"), "cancelled")
-        return bool(found)
+        return bool(queries)
 
     def existing_tables(
         self, caller: Caller, matches: Callable[[str, str], bool], *, with_schema: bool = False
@@ -238,9 +238,9 @@ class QueryEngine:
         snapshots = self._snapshots.current(keys.values())
         with self._planning(caller, names, keys, snapshots) as session:
             existing = {(schema, name) for schema in names.schemas for name in session.existing(schema)}
-            found = sorted(set(selected) & existing)
+            tables = sorted(set(selected) & existing)
             return {
-                table: self._row_schema(session, names, table, snapshots) if with_schema else None for table in found
+                table: self._row_schema(session, names, table, snapshots) if with_schema else None for table in tables
             }
 
     def is_view(self, caller: Caller, schema: str, name: str) -> bool:
@@ -254,14 +254,14 @@ class QueryEngine:
         schema, name = table
         keys = names.keys_of(schema, name)
         version = (names, table, tuple(map(snapshots.get, keys.values())))
-        found = self._cached_schema(version)
-        if found is None:
+        row_schema = self._cached_schema(version)
+        if row_schema is None:
             try:
-                found = session.describe(f'SELECT * FROM "{schema}"."{name}"')
+                row_schema = session.describe(f'SELECT * FROM "{schema}"."{name}"')
             except duckdb.Error:  # a view with invalid SQL, whose error its queries show
-                found = pa.schema([])
-            self._cache_schema(version, found)
-        return found
+                row_schema = pa.schema([])
+            self._cache_schema(version, row_schema)
+        return row_schema
 
     def _describe(
         self,
@@ -309,10 +309,10 @@ class QueryEngine:
 
     def _cached_schema(self, version: object) -> pa.Schema | None:
         with self._lock:
-            found = self._schemas.get(version)
-            if found is not None:
+            row_schema = self._schemas.get(version)
+            if row_schema is not None:
                 self._schemas.move_to_end(version)
-            return found
+            return row_schema
 
     def _cache_schema(self, version: object, schema: pa.Schema) -> None:
         with self._lock:
@@ -381,7 +381,7 @@ class QueryEngine:
 
 
 class RunningQuery:
-    """One query from its slot until its end. `batches` is for one thread; all else may be called by any.
+    """One query from its slot until its end. `batches` is for one thread; all other methods are thread-safe.
 
     Args:
         waited: seconds for the slot. handle: by which its client may cancel it.
@@ -400,7 +400,7 @@ class RunningQuery:
         self.id, self.caller, self.handle = uuid.uuid4().hex, caller, handle
         self._engine, self._statement = engine, statement
         self._began, self._waited, self._started = began, waited, time.monotonic()
-        #: Held while DuckDB works for this query. Whoever stops it then lets it end by itself.
+        #: Held while DuckDB works for this query. A query that is stopped meanwhile ends by itself.
         self._working = threading.Lock()
         #: Guards the client's state, which must not be read after its request has ended.
         self._client = threading.Lock()
@@ -447,8 +447,8 @@ class RunningQuery:
             self.stop(error, "limited")
             return
         with self._client:
-            has_gone = self._is_cancelled is not None and self._is_cancelled()
-        if has_gone:
+            is_disconnected = self._is_cancelled is not None and self._is_cancelled()
+        if is_disconnected:
             self.stop(_stopped("The client has cancelled the query.", "SQL_CANCELLED"), "cancelled")
 
     def stop(self, error: DeltaworksError, outcome: Outcome) -> None:
@@ -486,8 +486,8 @@ class RunningQuery:
             limit = self._engine.limits.rows
             if self._rows > limit:
                 raise ConfigError("SQL_LIMIT_EXCEEDED", f"The result has more than {limit:,} rows.")
-            found: pa.RecordBatch = batch
-            return found
+            rows: pa.RecordBatch = batch
+            return rows
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -558,7 +558,7 @@ def _parameter_types(session: Session, parsed: ParsedStatement) -> list[str]:
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yields a batch in slices of at most about 4 MiB, as far as its rows are of similar size."""
+    """Yields a batch in slices of at most about 4 MiB, if its rows have similar sizes."""
     rows = max(1, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -1,7 +1,7 @@
 """The Flight SQL service: requests of clients, their logins, and errors with conditions of Deltaworks.
 
 Every request is authenticated by a middleware, also the handshake. A request's client is detected as gone by the
-engine's watch; the middleware ends the query when the request does, whatever ended it.
+engine's watch; the middleware ends the query when the request does.
 """
 
 from __future__ import annotations
@@ -293,8 +293,14 @@ class SqlServer(flight.FlightServerBase):  # type: ignore[misc]
         if _is_own_catalog(message, "catalog"):
             existing = self._engine.existing_tables(caller, matches, with_schema=message.include_schema)
             rows = [
-                (CATALOG, schema, name, kind_of(schema, name), *([_table_schema(found)] if found is not None else []))
-                for (schema, name), found in existing.items()
+                (
+                    CATALOG,
+                    schema,
+                    name,
+                    kind_of(schema, name),
+                    *([_table_schema(row_schema)] if row_schema is not None else []),
+                )
+                for (schema, name), row_schema in existing.items()
             ]
         return metadata.table_of(self._metadata_schema("CommandGetTables", message), rows)
 
@@ -315,7 +321,7 @@ def _info(descriptor: flight.FlightDescriptor, schema: pa.Schema, ticket: bytes)
 
 
 def _first_rows(reader: flight.MetadataRecordBatchReader) -> pa.Table:
-    """Returns the rows of an upload, reading no more than two batches: a statement takes one row."""
+    """Returns the rows of an upload, reading two batches at most: a statement takes one row."""
     batches: list[pa.RecordBatch] = []
     while len(batches) < 2:
         try:
@@ -365,5 +371,5 @@ def _flight_error(error: DeltaworksError) -> Exception:
     # Only errors of Flight reach clients without the traceback of this process.
     record = json.dumps(error.as_record()).encode()
     default = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
-    found: Exception = kinds.get(error.condition, default)(str(error), extra_info=record)
-    return found
+    flight_error: Exception = kinds.get(error.condition, default)(str(error), extra_info=record)
+    return flight_error

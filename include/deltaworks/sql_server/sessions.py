@@ -224,13 +224,13 @@ class Session:
 
     def arrow_types(self, types: Sequence[str]) -> list[pa.DataType]:
         """Returns the Arrow type of each of DuckDB's types; text for one that has none."""
-        found = []
+        arrow_types = []
         for kind in types:
             try:
-                found.append(self.connection.sql(f"SELECT NULL::{kind}").to_arrow_table().schema.field(0).type)
+                arrow_types.append(self.connection.sql(f"SELECT NULL::{kind}").to_arrow_table().schema.field(0).type)
             except (duckdb.Error, pa.ArrowException):
-                found.append(pa.string())
-        return found
+                arrow_types.append(pa.string())
+        return arrow_types
 
 
 def _hidden(schema: str, name: str) -> str:

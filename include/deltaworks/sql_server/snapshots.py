@@ -114,13 +114,13 @@ class TableSnapshots:
                 return
             started = time.monotonic()
             try:
-                found = self._newest(key, entry)
+                newest = self._newest(key, entry)
             except (ContractError, DeltaError, pa.ArrowException) as error:
                 entry.table = None
                 text = str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
-                found = Snapshot(key, ("", -1), pa.schema([]), None, problem=" ".join(text.split()))
-            if found is None or entry.snapshot is None or found.version != entry.snapshot.version or found.problem:
-                entry.snapshot = found
+                newest = Snapshot(key, ("", -1), pa.schema([]), None, problem=" ".join(text.split()))
+            if newest is None or entry.snapshot is None or newest.version != entry.snapshot.version or newest.problem:
+                entry.snapshot = newest
             entry.checked_at = started
 
     def _newest(self, key: str, entry: _Entry) -> Snapshot | None:

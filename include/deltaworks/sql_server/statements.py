@@ -78,10 +78,10 @@ class StatementStore:
         """
         with self._lock:
             owned = self._owned.get(user)
-            found = None if owned is None else owned.statements.get(handle)
-            if found is None or time.monotonic() >= found[1]:
+            entry = None if owned is None else owned.statements.get(handle)
+            if entry is None or time.monotonic() >= entry[1]:
                 raise ConfigError("SQL_HANDLE_UNKNOWN", "The statement is unknown or has expired.")
-            return found[0]
+            return entry[0]
 
     def replace(self, user: str, handle: bytes, statement: Statement) -> None:
         """Replaces the statement of an existing handle, as with bound parameters.
@@ -113,9 +113,9 @@ class StatementStore:
                 self._remove(owned, next(iter(owned.statements)))
 
     def _remove(self, owned: _Owned, handle: bytes) -> None:
-        found = owned.statements.pop(handle, None)
-        if found is not None:
-            owned.bytes -= _size(found[0])
+        entry = owned.statements.pop(handle, None)
+        if entry is not None:
+            owned.bytes -= _size(entry[0])
 
 
 def _size(statement: Statement) -> int:

@@ -1,4 +1,4 @@
-"""An honest client of the SQL server beside hostile connections."""
+"""An honest client of the SQL server during hostile connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 CONNECTIONS = 1_000
 
 
-def test_an_honest_client_is_served_beside_a_thousand_connections(tmp_path: Path) -> None:
+def test_an_honest_client_is_served_during_a_thousand_connections(tmp_path: Path) -> None:
     with serving(sql_project(tmp_path)) as server:
         idle = [socket.create_connection(("127.0.0.1", server.server.port), timeout=60) for _ in range(CONNECTIONS)]
         for number, connection in enumerate(idle):

@@ -59,11 +59,11 @@ def test_waiting_queries_get_slots_in_order_and_pass_users_without_any() -> None
 def test_a_user_may_not_let_endless_queries_wait() -> None:
     admission = Admission(limits(waiting_per_user=1, wait_seconds=60))
     admission.enter("sam")
-    gone = threading.Event()
+    disconnected = threading.Event()
 
     def wait() -> None:
         with pytest.raises(TransientError):
-            admission.enter("sam", is_cancelled=gone.is_set)
+            admission.enter("sam", is_cancelled=disconnected.is_set)
 
     threads = [threading.Thread(target=wait) for _ in range(2)]
     for thread in threads:
@@ -71,7 +71,7 @@ def test_a_user_may_not_let_endless_queries_wait() -> None:
     eventually(lambda: len(admission._queue) == 2, "two wait")
     with pytest.raises(TransientError, match="1 of your queries wait already"):
         admission.enter("sam")
-    gone.set()
+    disconnected.set()
     for thread in threads:
         thread.join(60)
     assert not admission._queue
@@ -85,9 +85,9 @@ def test_handles_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch
     other = store.add("ana", statement())
     assert store.get("sam", handles[-1])
     assert store.get("ana", other)
-    for gone in (*handles[:10], other, b""):
+    for handle in (*handles[:10], other, b""):
         with pytest.raises(ConfigError, match="SQL_HANDLE_UNKNOWN"):
-            store.get("sam", gone)
+            store.get("sam", handle)
     large = [store.add("sam", statement("x" * 20_000)) for _ in range(5)]
     assert store._owned["sam"].bytes <= 100_000
     for handle in (*handles, *large):

@@ -221,18 +221,18 @@ def test_a_client_that_does_not_read_gives_its_slot_back(tmp_path: Path) -> None
 
 @pytest.mark.integration
 def test_twenty_clients_are_served_at_once(server: OpenServer) -> None:
-    found = list[object]()
+    answers = list[object]()
 
     def read(number: int) -> None:
         text = f"SELECT {number} AS number, count(*) AS n FROM shop.orders"
-        found.append(query(server, text, user="sam" if number % 2 else "ana").to_pylist()[0])
+        answers.append(query(server, text, user="sam" if number % 2 else "ana").to_pylist()[0])
 
     threads = [threading.Thread(target=read, args=(number,)) for number in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(300)
-    assert sorted(found, key=str) == sorted(({"number": number, "n": 100} for number in range(20)), key=str)
+    assert sorted(answers, key=str) == sorted(({"number": number, "n": 100} for number in range(20)), key=str)
 
 
 @pytest.mark.parametrize("kind", ["TicketStatementQuery", "CommandPreparedStatementQuery"])
