@@ -75,6 +75,10 @@ COMMANDS: Mapping[str, Command] = {
     "sql": Command(
         "Run an SQL query on the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
     ),
+    "notebook": Command(
+        "Write a Jupyter notebook with the cell that connects it to the lake; without a file, print that cell.",
+        "deltaworks.cli.notebook:notebook",
+    ),
     "dashboard": Command(
         "Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards.",
         "deltaworks.cli.dashboard:dashboard",

@@ -148,7 +148,7 @@ class _Answers:
                 self.inputs |= pin_inputs(self._lake, self._spec, [r for r in below.reads if r not in self.inputs])
                 found = self._newest_dates(below, {read: self.inputs[read] for read in below.reads})
             else:
-                found = _partition_dates(pinned)
+                found = frozenset(_partition_dates(pinned))
             if found:
                 newest = (max(found) - dt.timedelta(days=days) for days in range(DEFAULT_DATES))
                 affected |= shift_dates(newest, affects.days or (0,))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 from sqlglot import exp
@@ -40,7 +40,7 @@ _UNITS: Final = {"MM": "MONTH", "MON": "MONTH", "YY": "YEAR", "YYYY": "YEAR", "D
 #: Syntax rather than functions.
 _SYNTAX: Final = (exp.Cast, exp.TsOrDsToDate, exp.Case, exp.If, exp.Connector)
 #: What DuckDB computes differently, by the kind of expression.
-_NOTES: Final[dict[type[exp.Expression], str]] = {
+_NOTES: Final[dict[type[exp.Expr], str]] = {
     exp.ApproxDistinct: "both engines estimate, with different errors",
     exp.ApproxQuantile: "both engines estimate, with different errors",
     exp.First: "depends on the order of rows, which neither engine fixes",
@@ -108,7 +108,7 @@ def translate(sql: str, *, source: str = "the query") -> Translation:
     try:
         query = parse_query(sql)
     except SqlglotError as error:
-        details = next(iter(getattr(error, "errors", [])), {})
+        details: dict[str, Any] = next(iter(getattr(error, "errors", [])), {})
         line = f":{details['line']}" if details.get("line") else ""
         text = str(details.get("description") or str(error).splitlines()[0]).rstrip(".")
         raise ConfigError("GOLD_SQL_INVALID", f"{source}{line}: {text}.") from error
@@ -118,7 +118,7 @@ def translate(sql: str, *, source: str = "the query") -> Translation:
     return Translation(_in_duckdb(query), tuple(differences), query, source)
 
 
-def _in_duckdb(node: exp.Expression) -> str:
+def _in_duckdb(node: exp.Expr) -> str:
     """Returns an expression in DuckDB's dialect, with its inner expressions corrected before the outer ones."""
     root = exp.paren(node)
     for part in reversed(list(root.this.walk())):
@@ -128,18 +128,18 @@ def _in_duckdb(node: exp.Expression) -> str:
     return str(root.this.sql(_DUCKDB))
 
 
-def _day_of_week(node: exp.Expression) -> exp.Expression:
+def _day_of_week(node: exp.Expr) -> exp.Expr:
     return _duckdb("ISODOW(CAST({} AS DATE)) % 7 + 1", node.this.unnest())
 
 
-def _truncated_date(node: exp.Expression) -> exp.Expression:
+def _truncated_date(node: exp.Expr) -> exp.Expr:
     """DuckDB adds to a date and truncates it as a timestamp. Spark's functions return dates."""
     if isinstance(node, exp.DateTrunc):
         node = _long_unit(node)
     return exp.cast(node, exp.DType.DATE)
 
 
-def _long_unit(node: exp.Expression) -> exp.Expression:
+def _long_unit(node: exp.Expr) -> exp.Expr:
     """DuckDB has no abbreviations of units."""
     unit = node.args["unit"]
     if (name := _UNITS.get(unit.name.upper())) is not None:
@@ -147,13 +147,13 @@ def _long_unit(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _unix_timestamp(node: exp.Expression) -> exp.Expression:
+def _unix_timestamp(node: exp.Expr) -> exp.Expr:
     if node.args.get("format") is None or node.args["format"].name != _DEFAULT_FORMAT:
         return node
     return _duckdb("CAST(FLOOR(EPOCH(CAST({} AS TIMESTAMPTZ))) AS BIGINT)", node.this)
 
 
-def _complete_units(node: exp.Expression) -> exp.Expression:
+def _complete_units(node: exp.Expr) -> exp.Expr:
     """Spark counts complete units between two times, DuckDB's DATE_DIFF the boundaries between them."""
     unit = node.args.get("unit")
     if unit is None:
@@ -163,29 +163,29 @@ def _complete_units(node: exp.Expression) -> exp.Expression:
     return _duckdb(template, *times)
 
 
-def _interpolated(node: exp.Expression) -> exp.Expression:
+def _interpolated(node: exp.Expr) -> exp.Expr:
     return exp.PercentileCont(this=node.this, expression=node.args["quantile"])
 
 
-def _strict_cast(node: exp.Expression) -> exp.Expression:
+def _strict_cast(node: exp.Expr) -> exp.Expr:
     """Spark fails for a text that is no number, as its ANSI mode is on."""
     return exp.Cast(this=node.this, to=node.args["to"])
 
 
-def _logarithm(node: exp.Expression) -> exp.Expression:
+def _logarithm(node: exp.Expr) -> exp.Expr:
     """Spark gives null for zero and less."""
     key = "expression" if isinstance(node, exp.Log) else "this"
     node.set(key, _duckdb("NULLIF(GREATEST({}, 0), 0)", node.args[key]))
     return node
 
 
-def _rounded_to_integer(node: exp.Expression) -> exp.Expression:
+def _rounded_to_integer(node: exp.Expr) -> exp.Expr:
     if node.args.get("decimals") is not None:
         return node
     return exp.TryCast(this=node, to=exp.DataType.build("BIGINT"))
 
 
-def _first_character(node: exp.Expression) -> exp.Expression:
+def _first_character(node: exp.Expr) -> exp.Expr:
     """The first character has the number 1; Spark accepts 0 for it."""
     if node.args.get("start") is None or node.args["start"].name != "0":
         return node
@@ -193,24 +193,24 @@ def _first_character(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _anonymous(node: exp.Expression) -> exp.Expression:
+def _anonymous(node: exp.Expr) -> exp.Expr:
     template = _FUNCTIONS.get((node.name.lower(), len(node.expressions)))
     return node if template is None else _duckdb(template, *node.expressions)
 
 
-def _duckdb(template: str, *arguments: exp.Expression) -> exp.Expression:
+def _duckdb(template: str, *arguments: exp.Expr) -> exp.Expr:
     """Returns an expression in DuckDB's dialect with these arguments, in the order of `{}` or by number."""
     names = [f"argument_{number}" for number in range(len(arguments))]
-    (built,) = exp.maybe_parse(f"SELECT {template.format(*names)}", dialect=_DUCKDB).expressions
+    built: exp.Expr = exp.maybe_parse(f"SELECT {template.format(*names)}", dialect=_DUCKDB).expressions[0]
     by_name = dict(zip(names, arguments, strict=True))
 
-    def place(node: exp.Expression) -> exp.Expression:
+    def place(node: exp.Expr) -> exp.Expr:
         return by_name[node.name].copy() if isinstance(node, exp.Column) and node.name in by_name else node
 
     return exp.paren(built.transform(place), copy=False)
 
 
-_CORRECTIONS: Final[dict[type[exp.Expression], Callable[[exp.Expression], exp.Expression]]] = {
+_CORRECTIONS: Final[dict[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
     exp.DayOfWeek: _day_of_week,
     exp.TsOrDsAdd: _truncated_date,
     exp.AddMonths: _truncated_date,
@@ -246,7 +246,7 @@ def _differences(query: exp.Query) -> Iterator[Difference]:
             yield Difference(_line_of(node), _shorten(node.sql(_SPARK)), _shorten(_in_duckdb(node)), note)
 
 
-def _note(node: exp.Expression) -> str:
+def _note(node: exp.Expr) -> str:
     if isinstance(node, exp.Cast) and node.to.this in _INTEGERS:
         inner = node.this.unnest()
         return "" if isinstance(inner, (*_INTEGRAL, exp.Literal)) else _ROUNDS
@@ -256,14 +256,14 @@ def _note(node: exp.Expression) -> str:
     return _NOTES.get(type(node), "")
 
 
-def _head(node: exp.Expression, dialect: str) -> str:
+def _head(node: exp.Expr, dialect: str) -> str:
     """Returns the name of a call in a dialect in lower case; what it begins with if it is no call."""
     return node.sql(dialect).partition("(")[0].strip().lower()
 
 
-def _line_of(node: exp.Expression) -> int:
+def _line_of(node: exp.Expr) -> int:
     """Returns the first line of an expression: of the names in it, or else of what surrounds it."""
-    at: exp.Expression | None = node
+    at: exp.Expr | None = node
     while at is not None:
         lines = [int(part.meta["line"]) for part in at.walk() if part.meta.get("line")]
         if lines:
