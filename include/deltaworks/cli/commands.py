@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "notebook": Command(
         "Write a Jupyter notebook with the cell that connects it to the lake; without a file, print that cell.",
-        "deltaworks.cli.notebook:notebook",
+        "deltaworks.cli.sql:notebook",
     ),
     "dashboard": Command(
         "Query a dashboard's panels, and optionally write an HTML page; without a name, list the dashboards.",

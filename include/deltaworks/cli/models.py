@@ -113,6 +113,8 @@ def _preview_summary(answer: GoldPreview, limit: int) -> list[str]:
     total = answer.rows.num_rows
     shown = f", of which the first {limit}," if total > limit else ""
     dates = "all rows" if answer.dates is None else shorten_names(answer.dates)
+    if answer.dates and len(answer.dates) > 1:
+        dates = f"{len(answer.dates)} dates from {answer.dates[0]} to {answer.dates[-1]}"
     versions = ", ".join(
         f"{name} {'(computed)' if version is None else f'version {version}'}"
         for name, version in answer.versions.items()

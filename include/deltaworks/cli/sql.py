@@ -1,16 +1,17 @@
-"""`deltaworks sql`: runs DuckDB on the lake, with every table by name, or serves SQL to other programs."""
+"""`deltaworks sql`: runs DuckDB on the lake or serves SQL to other programs; `deltaworks notebook`: connects a notebook."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import listing_command
+from deltaworks.cli.output import listing_command, print_document, print_line
 from deltaworks.control.clock import utc_now
 from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.listing import Listing
@@ -104,6 +105,29 @@ def _announce(url: str, password: str) -> None:
     typer.echo(
         f"JDBC: jdbc:arrow-flight-sql://{url.partition('://')[2]}/?useEncryption=false. Ctrl-C ends it.", err=True
     )
+
+
+def notebook(
+    file: Path | None = typer.Argument(None, help="New notebook; without it, the connection cell is printed."),
+    pipelines: str = typer.Option("", help="Only tables of these pipelines, separated by commas; by default all."),
+) -> None:
+    """Write a Jupyter notebook with the cell that connects it to the lake; without a file, print that cell."""
+    from deltaworks.operations.options import split_names
+    from deltaworks.scaffolding.notebook import connection_cell, write_notebook
+    from deltaworks.specs.project import load_catalog
+
+    names = split_names(pipelines)
+    if names:
+        load_catalog(skip_invalid=True, only=names)
+    if file is None:
+        print_document(connection_cell(names))
+        return
+    path = file.with_suffix(".ipynb") if not file.suffix else file
+    try:
+        write_notebook(path, names)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}; no notebook was written") from None
+    print_line(f"Written: {path}")
 
 
 def _connect(project: Catalog, statement: str, *, unconfined: bool) -> tuple[duckdb.DuckDBPyConnection, list[str]]:

@@ -35,11 +35,16 @@ from deltaworks.tables.lake import Lake, duckdb_source
 
 #: Newest dates of the inputs that a preview answers without requested ones.
 DEFAULT_DATES: Final = 7
-#: The first row of each key to arrive within the window. Rows without a key have no duplicates.
+#: The rows without those whose key arrived earlier within the window. Only keys that occur more than once are compared.
 _FIRST_ARRIVALS: Final = """
-    SELECT * FROM {rows} QUALIFY "{key}" IS NULL OR (_seq, _position) = min((_seq, _position)) OVER (
-        PARTITION BY {partition} ORDER BY {bucket} RANGE BETWEEN {window} PRECEDING AND {window} FOLLOWING
-    )
+    SELECT * FROM {rows} AS rows_ ANTI JOIN (
+        SELECT _seq, _position FROM (
+            SELECT {partition}, {bucket} AS bucket_, _seq, _position FROM {rows}
+            WHERE "{key}" IN (SELECT "{key}" FROM {rows} GROUP BY "{key}" HAVING count(*) > 1)
+        ) QUALIFY (_seq, _position) > min((_seq, _position)) OVER (
+            PARTITION BY {partition} ORDER BY bucket_ RANGE BETWEEN {window} PRECEDING AND {window} FOLLOWING
+        )
+    ) AS copies_ USING (_seq, _position)
 """
 
 
@@ -97,12 +102,17 @@ def preview_gold(
     rows, plan, translation = answers.answer(table, dates)
     return GoldPreview(
         table=f"{pipeline}.{name}",
-        rows=rows,
+        rows=rows.sort_by([(column, "ascending") for column in _order(table)]),
         dates=plan.output.labels,
         versions={read: answers.inputs[read].version for read in table.reads},
         translation=translation,
         seconds=time.monotonic() - started,
     )
+
+
+def _order(table: GoldTableSpec) -> list[str]:
+    """Returns the columns by which rows are shown in order."""
+    return [table.partition_by, *([] if table.grain is None else [table.grain.column])]
 
 
 class _Answers:
@@ -146,11 +156,11 @@ class _Answers:
             if pinned.version is None and name in self._gold:
                 below = self._gold[name]
                 self.inputs |= pin_inputs(self._lake, self._spec, [r for r in below.reads if r not in self.inputs])
-                found = self._newest_dates(below, {read: self.inputs[read] for read in below.reads})
+                input_dates = self._newest_dates(below, {read: self.inputs[read] for read in below.reads})
             else:
-                found = frozenset(_partition_dates(pinned))
-            if found:
-                newest = (max(found) - dt.timedelta(days=days) for days in range(DEFAULT_DATES))
+                input_dates = frozenset(_partition_dates(pinned))
+            if input_dates:
+                newest = (max(input_dates) - dt.timedelta(days=days) for days in range(DEFAULT_DATES))
                 affected |= shift_dates(newest, affects.days or (0,))
         return frozenset(affected)
 
