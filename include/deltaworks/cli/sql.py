@@ -1,4 +1,4 @@
-"""`deltaworks sql`: runs DuckDB on the lake or serves SQL to other programs; `deltaworks notebook`: connects a notebook."""
+"""`deltaworks sql` runs DuckDB on the lake or serves SQL to programs; `deltaworks notebook` connects a notebook."""
 
 from __future__ import annotations
 

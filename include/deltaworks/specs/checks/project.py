@@ -281,8 +281,9 @@ class _ProjectChecker:
         """Returns the owner of each relay, collector and remediation; empty where its spec is invalid."""
         owners = dict.fromkeys((*self._relay_files, *collector_files(self._root)), "")
         remediations = self._environment.remediations if self._environment is not None else ()
-        specs = {**self._collectors, **self.result.relays, **{spec.name: spec for spec in remediations}}
-        return owners | {name: spec.owner for name, spec in specs.items()}
+        owners |= {name: relay.owner for name, relay in self.result.relays.items()}
+        owners |= {name: collector.owner for name, collector in self._collectors.items()}
+        return owners | {spec.name: spec.owner for spec in remediations}
 
     def check_cluster(self) -> None:
         """Warns if the cluster has too little capacity, so that jobs would wait."""
