@@ -52,7 +52,7 @@ class AlertTraffic:
     """Traffic of one pipeline.
 
     Args:
-        events_per_minute: the mean over a day; nights have two thirds of it, evenings four.
+        events_per_minute: the mean over a day; nights have two thirds, evenings four thirds.
         incident: the rule that must notify, or empty for quiet traffic.
         is_dark: in an incident of `events_low`, all events are lost, not those of one platform and country.
     """
