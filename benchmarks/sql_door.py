@@ -1,4 +1,4 @@
-"""`sql_door`: the SQL server against DuckDB in process: a million rows over the wire, small queries, many clients.
+"""`sql_door`: the SQL server against DuckDB in process: a million rows over the wire, small queries, twenty clients.
 
 The server is a process of its own, as a DAG runs it; the client is ADBC's driver for Flight SQL. The other side runs
 the same statement on the views of `deltaworks sql`, on one open connection. Both read one local Delta table.

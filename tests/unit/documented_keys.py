@@ -25,6 +25,7 @@ from deltaworks.specs import (
     privacy,
     remediation,
     shares,
+    sql_server,
     storage,
     table,
 )
@@ -145,6 +146,13 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         alert_channels.LogChannelSpec,
     ),
     "how-to/deploy.md#kubernetes": (kubernetes.KubernetesSpec, kubernetes.PodSize, kubernetes.CollectorPodsSpec),
+    "how-to/query-from-bi-tools.md#run-a-server": (
+        sql_server.SqlServerSpec,
+        sql_server.SqlListenSpec,
+        sql_server.SqlTlsSpec,
+        sql_server.SqlRoleSpec,
+        sql_server.SqlLimitsSpec,
+    ),
     "how-to/remediate.md#declare-a-remediation": (
         remediation.RemediationSpec,
         remediation.TrafficWebhookSpec,
