@@ -31,7 +31,7 @@ from deltaworks.specs import (
 )
 from deltaworks.specs.base import Reference, Spec
 from deltaworks.specs.collector import CollectorSpec
-from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+from deltaworks.specs.dashboards import DashboardSpec, PanelSpec, SegmentSpec
 from deltaworks.specs.environment import EnvironmentSpec, PricesSpec
 from deltaworks.specs.keyed import KeyedSpec
 from deltaworks.specs.live import LiveTableSpec
@@ -89,7 +89,7 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
     "reference/pipeline/gold.md#gold-by-hours": (gold.AffectsSpec,),
     "reference/pipeline/references.md#references": (gold.ReferenceSpec, gold.ReferenceColumn),
     "reference/pipeline/references.md#views": (gold.ViewSpec, gold.AnnounceSpec),
-    "reference/pipeline/analysis.md#dashboards": (DashboardSpec, PanelSpec),
+    "reference/pipeline/analysis.md#dashboards": (DashboardSpec, PanelSpec, SegmentSpec),
     "reference/pipeline/analysis.md#models": (models.ModelSpec, models.FoldsSpec, models.PublishSpec),
     "reference/pipeline/operations.md#maintenance": (MaintenanceSpec,),
     "reference/pipeline/operations.md#health": (pipeline_sections.HealthLimitsSpec,),

@@ -222,10 +222,10 @@ def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     }
     expected = {
         key: (
-            len(taken),
-            *(None if (value := percentile(taken, share)) is None else round(value, 3) for share in (0.5, 0.95)),
+            len(times),
+            *(None if (value := percentile(times, share)) is None else round(value, 3) for share in (0.5, 0.95)),
         )
-        for key, taken in startups.items()
+        for key, times in startups.items()
     }
     sheet.check_rows("video_qos", "time to the first frame by edge and version", by_edge, expected)
 

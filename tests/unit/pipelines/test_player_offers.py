@@ -157,12 +157,12 @@ class DyingSink(Receiver):
 
     def __init__(self, dies_after: int) -> None:
         super().__init__()
-        self._left = dies_after
+        self._remaining = dies_after
 
     def send(self, messages: Sequence[Message]) -> SendOutcome:
-        super().send(messages[: self._left])
-        self._left -= len(messages)
-        if self._left <= 0:
+        super().send(messages[: self._remaining])
+        self._remaining -= len(messages)
+        if self._remaining <= 0:
             raise StopRequested
         return SendOutcome()
 

@@ -38,17 +38,17 @@ def time_bound_errors(path: Path, sql: str, filters: Collection[str] = ()) -> li
     return []
 
 
-def _unknown_parameters(path: Path, sql: str, query: exp.Query, known: Sequence[str]) -> Iterator[SpecError]:
+def _unknown_parameters(path: Path, sql: str, query: exp.Query, parameters: Sequence[str]) -> Iterator[SpecError]:
     names = dict.fromkeys(parameter.name for parameter in query.find_all(exp.Placeholder, exp.Parameter))
     for name in names:
-        if name in known:
+        if name in parameters:
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            text = f"only the named parameters {_listed(known)} are supported"
+            text = f"only the named parameters {_listed(parameters)} are supported"
             yield SpecError(path, _line(sql, name), "", text)
             continue
-        nearest = closest_match(name, known)
-        advice = f"did you mean ${nearest}?" if nearest is not None else f"known parameters: {_listed(known)}"
+        nearest = closest_match(name, parameters)
+        advice = f"did you mean ${nearest}?" if nearest is not None else f"known parameters: {_listed(parameters)}"
         yield SpecError(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
 
 
