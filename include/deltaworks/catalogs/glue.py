@@ -136,7 +136,7 @@ class GlueCatalog:
         return {} if self._spec.catalog_id is None else {"CatalogId": self._spec.catalog_id}
 
 
-#: Parameters that an entry has from here; others are of other tools.
+#: Parameters that an entry has from here; others belong to other tools.
 _OWN_PARAMETERS: Final = frozenset({"EXTERNAL", "table_type", "spark.sql.sources.provider", "classification"})
 
 

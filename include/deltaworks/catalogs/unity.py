@@ -25,7 +25,7 @@ _API: Final = "/api/2.1/unity-catalog"
 #: Largest page that a server returns.
 _PAGE: Final = 50
 _ATTEMPTS: Final = 4
-_NOT_FOUND, _CONFLICT, _TOO_MANY, _SERVER_ERROR, _CLIENT_ERROR = 404, 409, 429, 500, 400
+_ABSENT, _CONFLICT, _TOO_MANY, _SERVER_ERROR, _CLIENT_ERROR = 404, 409, 429, 500, 400
 _DECIMAL: Final = re.compile(r"^decimal\((\d+),\s*(\d+)\)$")
 #: Names of types in the API by Delta's, where they are not the same in capitals.
 _TYPE_NAMES: Final = {"integer": "INT"}
@@ -106,7 +106,7 @@ class UnityCatalog:
 
     def drop(self, pipeline: str, table: str) -> None:
         """Removes the table's entry; succeeds if there is none."""
-        self._send("DELETE", f"/tables/{self._full_name(pipeline, table)}", allowed=_NOT_FOUND)
+        self._send("DELETE", f"/tables/{self._full_name(pipeline, table)}", allowed=_ABSENT)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -117,8 +117,8 @@ class UnityCatalog:
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
         """Returns the JSON of a resource; None if it does not exist."""
-        response = self._send("GET", path, query=query, allowed=_NOT_FOUND)
-        return None if response.status_code == _NOT_FOUND else response.json()
+        response = self._send("GET", path, query=query, allowed=_ABSENT)
+        return None if response.status_code == _ABSENT else response.json()
 
     def _send(
         self,

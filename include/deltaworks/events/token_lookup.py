@@ -44,6 +44,6 @@ def lookup_tokens(catalog: Catalog, namespace: str, *, kind: str, values: Iterab
     for value in values:
         if not normalize(kind, value):
             continue
-        found = token(keys.token_key, kind=kind, value=value)
-        tokens[value] = None if keys.suppression.matches(keys.token_key, [found], at_us=now_us) else found
+        computed = token(keys.token_key, kind=kind, value=value)
+        tokens[value] = None if keys.suppression.matches(keys.token_key, [computed], at_us=now_us) else computed
     return tokens

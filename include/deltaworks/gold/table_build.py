@@ -8,6 +8,7 @@ Small answers are committed by the driver (`gold.small_write`), larger ones with
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -167,6 +168,9 @@ def plan_job(
         newer = _inputs_ahead(lake, built, table_inputs, digest)
         if newer and (full or dates is not None):
             raise overtaken_error(key)
+        plan_changes = functools.partial(
+            _plan, lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
+        )
         if newer:
             reason = f"another build has committed with newer versions of {', '.join(newer)}"
             plan = GoldPlan(table, frozenset(), frozenset(), reason)
@@ -175,16 +179,10 @@ def plan_job(
         elif dates is not None:
             plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
             previous_build = built if built.is_traceable else None
-            pending = GoldPlan(table, frozenset(), frozenset(), "")
-            if table.frozen_after is not None:
-                pending = _plan(
-                    lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
-                )
-            late_rows = _late_rows(built, plan, pending)
+            nothing = GoldPlan(table, frozenset(), frozenset(), "")
+            late_rows = _late_rows(built, plan, nothing if table.frozen_after is None else plan_changes())
         else:
-            plan = _plan(
-                lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
-            )
+            plan = plan_changes()
             late_rows = _late_rows(built, plan, plan)
     return TableJob(
         step=step,
@@ -204,7 +202,7 @@ def _late_rows(built: BuiltFrom, plan: GoldPlan, pending: GoldPlan) -> dict[str,
     """Returns the late rows that the table lacks after a plan, see `BuiltFrom`.
 
     Args:
-        pending: the plan of all changes since the last build: `plan` itself, unless that is of requested dates.
+        pending: the plan of all changes since the last build: `plan` itself, unless dates were requested.
     """
     if plan.full:
         return {}

@@ -81,8 +81,8 @@ def large_entities_locally(intervals: Iterable[Interval], *, limit: int) -> list
         if len(members) > limit:
             size = (len(members), final_id, min(members))
             largest[organisation] = max(largest.get(organisation, size), size)
-    found = [LargestEntity(organisation, name, count, one) for organisation, (count, name, one) in largest.items()]
-    return sorted(found, key=lambda entity: (-entity.ids, entity.organisation))[:_MAX_ORGANISATIONS]
+    entities = [LargestEntity(organisation, name, count, one) for organisation, (count, name, one) in largest.items()]
+    return sorted(entities, key=lambda entity: (-entity.ids, entity.organisation))[:_MAX_ORGANISATIONS]
 
 
 def large_entities(intervals: DataFrame, *, limit: int) -> list[LargestEntity]:

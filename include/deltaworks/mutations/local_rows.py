@@ -101,7 +101,7 @@ def merge_source(table: TableSpec, periods: Sequence[Period]) -> pa.Table:
     return pa.table(columns)
 
 
-_WHOLE, _FRACTION = re.compile(r"-?\d{1,18}"), re.compile(r"-?\d{1,15}(\.\d{1,15})?")
+_INTEGER, _FRACTION = re.compile(r"-?\d{1,18}"), re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?Z?")
 
@@ -121,7 +121,7 @@ def _parse(text: str | None, declared: str) -> Any:
 
 
 def _parse_plain(text: str, kind: str) -> Any:
-    if kind in ("int", "long") and _WHOLE.fullmatch(text):
+    if kind in ("int", "long") and _INTEGER.fullmatch(text):
         number = int(text)
         return number if kind == "long" or -(2**31) <= number < 2**31 else None
     if kind == "double" and _FRACTION.fullmatch(text):
@@ -138,8 +138,8 @@ def _parse_plain(text: str, kind: str) -> Any:
 def _parse_decimal(text: str, kind: Any) -> DecimalValue | None:
     if not isinstance(kind, Decimal) or not _FRACTION.fullmatch(text):
         return None
-    whole, _, fraction = text.removeprefix("-").partition(".")
-    fits = len(fraction) <= kind.scale and len(whole.lstrip("0")) <= kind.precision - kind.scale
+    integral, _, fraction = text.removeprefix("-").partition(".")
+    fits = len(fraction) <= kind.scale and len(integral.lstrip("0")) <= kind.precision - kind.scale
     return DecimalValue(text) if fits else None
 
 

@@ -163,7 +163,7 @@ class QueryEngine:
         parameter_schema = pa.schema(
             [
                 # The type of a parameter whose surroundings say nothing is that of its value.
-                pa.field(f"parameter_{number}", kind, metadata={"deltaworks:inferred": "true"} if text else None)
+                pa.field(f"parameter_{number}", kind, metadata={"deltaworks_inferred": "true"} if text else None)
                 for number, (text, kind) in enumerate(fields, start=1)
             ]
         )

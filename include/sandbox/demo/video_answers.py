@@ -173,7 +173,7 @@ def _answer_clients(sheet: AnswerSheet, truth: ViewersTruth) -> None:
             "SELECT event_date, views, problem_views FROM video_qos.problem_viewers"
         )
     )
-    members = Counter((day, len(seen), sum(seen)) for (day, _), seen in cohort.items() if any(seen))
+    members = Counter((day, len(watched), sum(watched)) for (day, _), watched in cohort.items() if any(watched))
     sheet.check_rows("video_qos", "cohort of viewers with a problem", dict(listed), dict(members))
 
 
