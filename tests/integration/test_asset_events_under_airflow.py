@@ -15,10 +15,11 @@ from tests.integration.airflow_harness import (
     AirflowHarness,
     Sender,
     clicks_project,
+    people_of,
     running_stack,
     wait,
 )
-from tests.integration.airflow_people import People, people_of
+from tests.integration.airflow_people import People
 
 pytestmark = pytest.mark.timeout(900)
 GOLD = """
