@@ -137,7 +137,7 @@ def late_row_periods(arrived_rows: pa.Table, intervals: Iterable[Interval]) -> l
     try:
         connection.register("arrived_rows", arrived_rows)
         connection.register("intervals", _interval_table(interval for interval, _ in effective))
-        bounds = connection.execute(
+        ranges = connection.execute(
             """
             SELECT intervals.number, min(epoch_us(arrived_rows.time)), max(epoch_us(arrived_rows.time))
             FROM arrived_rows JOIN intervals USING (org_id, id)
@@ -149,7 +149,7 @@ def late_row_periods(arrived_rows: pa.Table, intervals: Iterable[Interval]) -> l
     finally:
         connection.close()
     periods = []
-    for number, first, last in bounds:
+    for number, first, last in ranges:
         interval, outcome = effective[int(number)]
         periods.append(_late_period(interval, outcome, first, None if last is None else last + 1))
     return periods

@@ -106,10 +106,10 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
     results = [AppliedBatch.of(end) for end in ends]
     parts: list[str | Listing] = [batch_listing(ends)] if ends else []
     if result.spark_reason:
-        for_spark = AppliedBatch(
+        remaining = AppliedBatch(
             batch=0, pipeline=context.subject, outcome="left to Spark", reason=result.spark_reason, spark_work_count=1
         )
-        results.append(for_spark)
+        results.append(remaining)
         parts.append(f"A batch needs Spark: {result.spark_reason}. A run with Spark completes it.")
     elif not results:
         results.append(AppliedBatch(batch=0, pipeline=context.subject, outcome="nothing", reason=_NO_REQUESTS))
