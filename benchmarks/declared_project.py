@@ -41,7 +41,7 @@ def _pipeline(name: str) -> str:
         f"pipeline: {name}\ndescription: What the shops of a tenant sell\nowner: tenants\n"
         f"source: {{kind: s3_sqs, relay: landing, bucket: landing, prefix: {name}/}}\n"
         f"event: {{name: {{path: name}}, time: {{path: time}}, id: event_id}}\ntables:\n{tables}"
-        "gold:\n  schedule: '5 * * * *'\n  tables:\n"
+        "gold:\n  lag: 1h\n  tables:\n"
         "    - {name: daily, reads: [orders], partition_by: event_date, sql: daily.sql}\n"
     )
 

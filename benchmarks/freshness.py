@@ -2,7 +2,7 @@
 
 Runs the complete embedded stack under Airflow on this machine. `--events` game events and the published edits land
 evenly over `--minutes`, in objects, with notifications. Relays and streams use triggers of five seconds, and streams
-build gold tables that declare `refresh_seconds`. Delays are read from the tables afterwards (`sandbox.demo.freshness`).
+build gold tables that the stream builds. Delays are read from the tables afterwards (`sandbox.demo.freshness`).
 
 Events land only after the streams have started; the time until then is printed, and the benchmark `start` measures it.
 `landing_to` covers all objects, including the first batches of a new process. `steady_to` covers objects that landed at

@@ -2,7 +2,7 @@
 
 For each size a lake has that many events on one date, a twentieth of them purchases, and gold that is kept up with
 them. Each repetition lands 5,000 events with the date's purchases among them, in six commits as a stream does in half a
-minute, and refreshes the four gold tables of the games pipeline that declare `refresh_seconds`. After the last one, the
+minute, and refreshes the four gold tables of the games pipeline that the stream builds. After the last one, the
 partial sums must equal what Spark computes from all rows.
 
 - `ten_million_vs_hundred_thousand`, `million_vs_hundred_thousand`: CPU seconds of a look, of this process and its JVM.

@@ -1,7 +1,7 @@
 """`gold_look`: the gold tables that a stream of the games pipeline refreshes, after half a minute of events.
 
 Runs on an S3 server. Half of 300,000 events have landed in small batches. Each repetition lands some more and refreshes
-all changed partitions of the four gold tables that declare `refresh_seconds`. The baseline is the same refresh by
+all changed partitions of the four gold tables that the stream builds. The baseline is the same refresh by
 Spark, which finds duplicates by a window over all rows; each table reads its inputs separately.
 
 - `look_seconds`: the duration of the refresh.

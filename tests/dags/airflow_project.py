@@ -51,7 +51,7 @@ tables:
     columns: [{{name: amount, path: amount, type: "decimal(12,2)"}}]
 stream: {{driver_memory: 700m, stall_seconds: 600}}
 gold:
-  schedule: "*/15 * * * *"
+  lag: 15m
   tables:
     - {{name: events_per_hour, sql: gold/events_per_hour.sql, reads: [events], partition_by: event_date}}
 maintenance: {{schedule: "30 3 * * *"}}

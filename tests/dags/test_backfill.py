@@ -137,19 +137,19 @@ print(json.dumps(found))
 """
 
 
-def _declare(root: Path, name: str, *, schedule: str) -> None:
+def _declare(root: Path, name: str, *, lag: str) -> None:
     folder = root / "include" / "pipelines" / name
     (folder / "gold").mkdir(parents=True)
     (folder / "gold" / "events_per_hour.sql").write_text("select event_date, n from games__events_per_hour")
     text = PIPELINE.format(name=name).replace("reads: [events]", "reads: [games.events_per_hour]")
-    (folder / "pipeline.yaml").write_text(text.replace('  schedule: "*/15 * * * *"\n', schedule))
+    (folder / "pipeline.yaml").write_text(text.replace("  lag: 15m\n", lag))
 
 
 @pytest.fixture(scope="module")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = write_project(tmp_path_factory.mktemp("project"))
-    _declare(root, "board", schedule="")
-    _declare(root, "report", schedule='  schedule: "*/15 * * * *"\n')
+    _declare(root, "board", lag="")
+    _declare(root, "report", lag="  lag: 15m\n")
     return run_python(LOOK, root)
 
 

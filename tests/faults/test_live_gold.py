@@ -40,7 +40,7 @@ DECLARED: dict[str, Any] = {
                 "reads": ["events"],
                 "partition_by": "event_date",
                 "grain": {"column": "minute", "part": "hour"},
-                "refresh_seconds": 15,
+                "lag": "15s",
             }
         ],
     },

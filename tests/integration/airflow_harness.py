@@ -53,7 +53,7 @@ stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 # Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
 GOLD = """
 gold:
-  schedule: "0 0 29 2 *"
+  lag: 7d
   deadline_minutes: 0.05
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
 """

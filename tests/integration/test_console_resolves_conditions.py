@@ -73,7 +73,7 @@ stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 health: {stale_seconds: 20, start_seconds: 20, restarts_per_hour: 0, quarantined_events_min: 20, retention_hours: 48}
 maintenance: {optimize: false}
 gold:
-  schedule: "0 0 29 2 *"
+  lag: 7d
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date, checks: {max_age_minutes: 60}}]
 """
 STREAM, FEW_SECONDS, TWO_MINUTES = "stream clicks", 90.0, 120.0

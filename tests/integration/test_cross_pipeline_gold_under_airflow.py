@@ -30,7 +30,7 @@ CLICKS_GOLD, DIGEST_GOLD = dag_id("clicks", "gold"), dag_id("digest", "gold")
 # Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
 PER_DAY = """
 gold:
-  schedule: "0 0 29 2 *"
+  lag: 7d
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
 """
 #: Reads a table, which has neither objects nor records. Its own gold has no schedule.

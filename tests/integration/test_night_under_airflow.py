@@ -47,7 +47,7 @@ tables:
   - {name: taps, catch_all: true, columns: [{name: number, path: number, type: long}], partition_by: [event_date]}
 stream: {trigger_seconds: 1}
 gold:
-  schedule: "0 0 29 2 *"
+  lag: 7d
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date}]
 maintenance: {zorder_from_bytes: 0}
 """

@@ -446,7 +446,8 @@ def _build_or_skip(
         return committed or build_table(spark, lake, spec, job, views)
     except Exception as error:
         deltaworks_error = as_deltaworks_error(error)
-        if requested or job.plan.table.refresh_seconds is None or not isinstance(deltaworks_error, ConcurrencyError):
+        has_other_builder = job.plan.table in spec.gold.stream_refreshed_tables
+        if requested or not has_other_builder or not isinstance(deltaworks_error, ConcurrencyError):
             raise
         log.warning(
             "pipeline=%s table=%s was built by another builder: %s",

@@ -160,9 +160,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     """Returns a digest of the definition: SQL, settings that affect rows, and the ids of the inputs."""
     definition = [
         sql,
-        table.model_dump(
-            mode="json", exclude={"description", "columns", "checks", "refresh", "refresh_seconds", "frozen_after"}
-        ),
+        table.model_dump(mode="json", exclude={"description", "columns", "checks", "refresh", "lag", "frozen_after"}),
         dedupe.model_dump(mode="json", exclude={"within_hours" if table.grain is None else "within_days"})
         if dedupe
         else None,

@@ -199,7 +199,7 @@ def _without_frozen_dates(
 
 
 def _affected_days(affects: AffectsSpec) -> Sequence[int]:
-    """Returns the offsets of the dates that a changed date, or an hour of that date, affects."""
+    """Returns the offsets of the dates that a changed date, or an hour on that date, affects."""
     if not affects.hours:
         return affects.days
     return sorted({(hour + offset) // 24 for offset in affects.hours for hour in (0, 23)})

@@ -1,7 +1,7 @@
-"""Refreshes gold tables with `refresh_seconds` from a thread in the stream's driver.
+"""Refreshes gold tables with a short `lag` from a thread in the stream's driver.
 
 Starting a JVM per minute would cost more than the builds. A round begins as soon as a batch has been committed and
-`refresh_seconds` have passed since the last one, so new events wait for no clock; without a batch it begins once a
+its `lag` has passed since the last one, so new events wait for no clock; without a batch it begins once a
 minute, because other writers change inputs too. It reads the logs of the inputs, computes mergeable answers from new
 rows (`gold.incremental`), and uses Spark only for the others, in its own session and scheduler pool.
 
@@ -36,7 +36,7 @@ from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.gold import STREAM_LAG, GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
@@ -245,7 +245,8 @@ class GoldRefreshLoop:
         ended = time.monotonic()
         for table in due:
             failures = int(self._failures.get(table.name, {}).get("failures", 0))
-            wait_seconds = next_wait_seconds(table.refresh_seconds or 0.0, failures, built_seconds=ended - started)
+            lag = self._spec.gold.lag_of(table.name) or STREAM_LAG
+            wait_seconds = next_wait_seconds(lag.total_seconds(), failures, built_seconds=ended - started)
             self._next_refresh_at[table.name] = ended + wait_seconds
         self._compact_inputs()
 
@@ -330,13 +331,13 @@ class GoldRefreshLoop:
             self._report_failures(tuple(self._failures.values()))
 
 
-def next_wait_seconds(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
+def next_wait_seconds(lag_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
     """Returns the seconds to wait after a round that took `built_seconds`.
 
-    Rounds start every `refresh_seconds`. After a round longer than two thirds of this interval, the wait is half the
+    Rounds start every `lag_seconds`. After a round longer than two thirds of this interval, the wait is half the
     round's duration, so that long builds leave resources to the stream. After consecutive failures the wait doubles
     each time, up to MAX_BACKOFF_SECONDS.
     """
     if not failures:
-        return min(refresh_seconds, max(refresh_seconds - built_seconds, built_seconds / 2))
-    return max(refresh_seconds, min(refresh_seconds * 2.0 ** min(failures, 16), MAX_BACKOFF_SECONDS))
+        return min(lag_seconds, max(lag_seconds - built_seconds, built_seconds / 2))
+    return max(lag_seconds, min(lag_seconds * 2.0 ** min(failures, 16), MAX_BACKOFF_SECONDS))

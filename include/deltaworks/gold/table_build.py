@@ -158,44 +158,87 @@ def plan_job(
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
     digest = fingerprint(table, sql, spec.gold.dedupe, table_inputs)
-    previous_build, late_rows = None, {}
-    unbuilt = sorted(name for name, pinned in table_inputs.items() if pinned.version is None and not pinned.columns)
-    if unbuilt or all(pinned.version is None for pinned in table_inputs.values()):
-        reason = f"input {', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
-        plan = GoldPlan(table, frozenset(), frozenset(), reason)
-    else:
+    outcome = _Planned(_unbuilt_plan(table, table_inputs))
+    if not outcome.plan.reason:
         built = read_built_from(lake, key, opened)
+        changed = functools.partial(
+            _plan, lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
+        )
         newer = _inputs_ahead(lake, built, table_inputs, digest)
         if newer and (full or dates is not None):
             raise overtaken_error(key)
-        plan_changes = functools.partial(
-            _plan, lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes, now=now
-        )
-        if newer:
-            reason = f"another build has committed with newer versions of {', '.join(newer)}"
-            plan = GoldPlan(table, frozenset(), frozenset(), reason)
-        elif full:
-            plan = full_plan(table, "a full rebuild was requested")
-        elif dates is not None:
-            plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
-            previous_build = built if built.is_traceable else None
-            nothing = GoldPlan(table, frozenset(), frozenset(), "")
-            late_rows = _late_rows(built, plan, nothing if table.frozen_after is None else plan_changes())
-        else:
-            plan = plan_changes()
-            late_rows = _late_rows(built, plan, plan)
+        outcome = _plan_since(table, built, changed, newer=newer, full=full, dates=dates)
     return TableJob(
         step=step,
-        plan=plan,
+        plan=outcome.plan,
         key=key,
         sql=sql,
         sql_path=path,
         fingerprint=digest,
         inputs=table_inputs,
-        previous_build=previous_build,
-        late_rows=late_rows,
+        previous_build=outcome.previous_build,
+        late_rows=outcome.late_rows,
         is_described=opened is not None and is_described(opened, table_descriptions(spec)[table.name]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, with the previous build whose versions it retains, and the late rows that the table lacks after it."""
+
+    plan: GoldPlan
+    previous_build: BuiltFrom | None = None
+    late_rows: Mapping[str, int] = field(default_factory=dict)
+
+
+def _unbuilt_plan(table: GoldTableSpec, inputs: Mapping[str, PinnedInput]) -> GoldPlan:
+    """Returns a plan without work, whose reason is the inputs that do not exist yet; empty if there are enough."""
+    unbuilt = sorted(name for name, pinned in inputs.items() if pinned.version is None and not pinned.columns)
+    reason = f"input {', '.join(unbuilt)} is not built yet" if unbuilt else ""
+    if not unbuilt and all(pinned.version is None for pinned in inputs.values()):
+        reason = "none of its inputs exists yet"
+    return GoldPlan(table, frozenset(), frozenset(), reason)
+
+
+def _plan_since(
+    table: GoldTableSpec,
+    built: BuiltFrom,
+    changed: Callable[[], GoldPlan],
+    *,
+    newer: Sequence[str],
+    full: bool,
+    dates: frozenset[dt.date] | None,
+) -> _Planned:
+    """Plans what a table needs since it was built; see `plan_job`.
+
+    Args:
+        changed: plans all changes since the last build.
+        newer: the inputs that another build has read at newer versions.
+    """
+    if newer:
+        reason = f"another build has committed with newer versions of {', '.join(newer)}"
+        return _Planned(GoldPlan(table, frozenset(), frozenset(), reason), late_rows=built.late_rows)
+    if full:
+        return _Planned(full_plan(table, "a full rebuild was requested"))
+    if dates is not None:
+        return _plan_requested(table, dates, built, changed)
+    plan = changed()
+    return _Planned(plan, late_rows=_late_rows(built, plan, plan))
+
+
+def _plan_requested(
+    table: GoldTableSpec, dates: frozenset[dt.date], built: BuiltFrom, changed: Callable[[], GoldPlan]
+) -> _Planned:
+    """Plans requested dates. The late rows that they read are remembered, since a later plan counts them again.
+
+    Args:
+        changed: plans all changes since the last build.
+    """
+    if not built.is_traceable:
+        return _Planned(full_plan(table, built.reason))
+    plan = dated_plan(table, dates)
+    pending = GoldPlan(table, frozenset(), frozenset(), "") if table.frozen_after is None else changed()
+    return _Planned(plan, previous_build=built, late_rows=_late_rows(built, plan, pending))
 
 
 def _late_rows(built: BuiltFrom, plan: GoldPlan, pending: GoldPlan) -> dict[str, int]:
@@ -206,12 +249,11 @@ def _late_rows(built: BuiltFrom, plan: GoldPlan, pending: GoldPlan) -> dict[str,
     """
     if plan.full:
         return {}
-    rows = {
-        date: count for date, count in built.late_rows.items() if not plan.output.contains(dt.date.fromisoformat(date))
-    }
+    output = plan.output
+    rows = {date: count for date, count in built.late_rows.items() if not output.contains(dt.date.fromisoformat(date))}
     for day, count in pending.late_rows:
         date = str(day)
-        if not plan.output.contains(day):
+        if not output.contains(day):
             if plan is pending:
                 rows[date] = rows.get(date, 0) + count
         else:

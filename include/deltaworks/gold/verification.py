@@ -129,11 +129,11 @@ def verify_gold(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ComparableState:
-    """A table at one version with its inputs; `closed` are the `all_partitions` that must equal their answer."""
+    """A table at one version with its inputs; `closed` are the `existing` partitions that must equal their answer."""
 
     published: DeltaTable
     job: TableJob
-    all_partitions: tuple[str, ...]
+    existing: tuple[str, ...]
     closed: tuple[str, ...]
 
 
@@ -199,19 +199,19 @@ class _TableVerifier:
         if job.plan.full:
             raise NotComparableError(f"its next build computes all rows: {job.plan.reason}")
         if self._table.affects == "all":
-            return _ComparableState(published=published, job=job, all_partitions=(ALL_ROWS,), closed=(ALL_ROWS,))
-        partitions = sorted(self._all_partitions(published, job))
+            return _ComparableState(published=published, job=job, existing=(ALL_ROWS,), closed=(ALL_ROWS,))
+        existing = sorted(self._existing_partitions(published, job))
         output, today = job.plan.output.without_hours(), str(self._now.date())
         if self._table.affects == "same":
-            waiting = {value for value in partitions if job.plan.has_work and output.contains(value)}
+            waiting = {value for value in existing if job.plan.has_work and output.contains(value)}
         else:
             # Frozen dates lack their late rows.
-            waiting = {date for date in partitions if date >= today or output.contains(dt.date.fromisoformat(date))}
+            waiting = {date for date in existing if date >= today or output.contains(dt.date.fromisoformat(date))}
             waiting |= job.missing_late_rows.keys()
-        closed = tuple(label for label in partitions if label not in waiting)
-        return _ComparableState(published=published, job=job, all_partitions=tuple(partitions), closed=closed)
+        closed = tuple(label for label in existing if label not in waiting)
+        return _ComparableState(published=published, job=job, existing=tuple(existing), closed=closed)
 
-    def _all_partitions(self, published: DeltaTable, job: TableJob) -> set[str]:
+    def _existing_partitions(self, published: DeltaTable, job: TableJob) -> set[str]:
         """Returns the partitions of the table, and those that its inputs have rows for."""
         values = _partition_values(published, self._table.partition_by)
         if self._table.affects == "same":
@@ -227,10 +227,10 @@ class _TableVerifier:
 
     def _record_outcome(self, selected: Selection, differing: Mapping[str, int], state: _ComparableState) -> None:
         """Raises or resolves the alert, and then records what was compared. Partitions that are gone are forgotten."""
-        compared, present = set(selected.partitions), set(state.all_partitions)
+        compared, existing = set(selected.partitions), set(state.existing)
         at = self._now.isoformat(timespec="seconds")
-        verified = {label: time for label, time in self._record.verified_at.items() if label in present}
-        before = {label: rows for label, rows in self._record.differing.items() if label in present - compared}
+        verified = {label: time for label, time in self._record.verified_at.items() if label in existing}
+        before = {label: rows for label, rows in self._record.differing.items() if label in existing - compared}
         still = before | {label: rows for label, rows in differing.items() if rows}
         if still:
             self._raise(still)

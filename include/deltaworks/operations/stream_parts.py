@@ -49,7 +49,7 @@ def start_over_empty(catalog: Catalog, pipeline: str, lease: Lease, spark: Spark
 
 @contextmanager
 def refresh_gold(stream: StreamContext) -> Iterator[None]:
-    """Refreshes the gold tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
+    """Refreshes the gold tables with a short `lag` while the block runs; does nothing without such tables.
 
     A failing build does not end the block; the heartbeat reports it. Nothing is built after the stream has lost its
     lease, or if the run ends once the available data is processed. Leaving the block waits up to CLOSE_SECONDS for a

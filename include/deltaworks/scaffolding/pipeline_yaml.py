@@ -245,7 +245,7 @@ def _gold_example(proposal: PipelineProposal) -> Iterator[str]:
     yield f"#   SELECT event_date, event_name, count(*) AS events FROM {table} GROUP BY event_date, event_name"
     yield "# and declare it:"
     yield "#   gold:"
-    yield '#     schedule: "*/5 * * * *"'
+    yield "#     lag: 5m"
     yield f"#     tables: [{{name: events_per_day, sql: gold/events_per_day.sql, reads: [{table}],"
     yield "#              partition_by: event_date}]"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from deltaworks.specs.base import NAME_PATTERN, Duration, Name, Spec, as_tuple
-from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.schedules import cron_within
 from deltaworks.specs.spec_change_effects import IMMEDIATE, Edit, Effect
 from deltaworks.specs.types import TypeText
 
@@ -28,9 +28,24 @@ GoldInput = Annotated[str, AfterValidator(_check_input)]
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build rebuilds all affected tables.")
 _GOLD_TABLES = Edit(
     Effect.SAFE,
-    "Nothing: the next gold build rebuilds all affected tables. Tables with `refresh_seconds`: from the stream's "
-    "next start.",
+    "Nothing: the next gold build rebuilds all affected tables. Tables that the stream builds (`lag`): from its next "
+    "start.",
 )
+#: Tables with a shorter lag are built by the stream, as a JVM per build would cost more than the build.
+STREAM_LAG: Final = dt.timedelta(minutes=5)
+#: How often the gold DAG looks at tables of the stream, if it has no others: the stream may be stopped.
+_FALLBACK_INTERVAL: Final = dt.timedelta(minutes=15)
+_MIN_LAG: Final = dt.timedelta(seconds=5)
+
+
+def _check_lag(lag: dt.timedelta) -> dt.timedelta:
+    if lag < _MIN_LAG:
+        raise ValueError("a look at gold takes seconds; write at least 5s")
+    return lag
+
+
+#: How long after rows were committed a build of a gold table begins at the latest.
+Lag = Annotated[Duration, AfterValidator(_check_lag)]
 
 
 class DedupeSpec(Spec):
@@ -133,8 +148,12 @@ class GoldTableSpec(Spec):
         default=None,
         description="events of dates that ended so long ago are counted and rebuild nothing, such as 30d",
     )
-    refresh_seconds: float | None = Field(
-        default=None, ge=5, description="the stream rebuilds it after a batch, at most once in so many seconds"
+    lag: Lag | None = Field(
+        default=None,
+        description=(
+            "how long after rows were committed a build begins at the latest; below 5m the stream builds the table, "
+            "else the gold DAG; by default that of gold"
+        ),
     )
 
     @model_validator(mode="before")
@@ -162,9 +181,9 @@ class GoldTableSpec(Spec):
 
 
 class GoldSpec(Spec):
-    """The gold tables of a pipeline and their build schedule."""
+    """The gold tables of a pipeline, and how soon rows are in them."""
 
-    schedule: Annotated[Schedule | None, IMMEDIATE] = None
+    lag: Annotated[Lag | None, _GOLD_TABLES] = Field(default=None, description="of tables that declare none")
     deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
         default=None, gt=0, description="time after queueing from which an alert is raised for an unfinished run"
     )
@@ -178,10 +197,36 @@ class GoldSpec(Spec):
         """Returns how many minutes landed rows may wait to be in a table; None without a promise."""
         return self.max_age_minutes if table.checks.max_age_minutes is None else table.checks.max_age_minutes
 
+    def lag_of(self, name: str) -> dt.timedelta | None:
+        """Returns the lag of a table: its own, or the shortest of the gold tables that read it; None without any."""
+        return self._lags.get(name)
+
+    @property
+    def _lags(self) -> dict[str, dt.timedelta]:
+        """The lags of the tables. Readers of a table come before it, so that it inherits theirs."""
+        lags: dict[str, dt.timedelta] = {}
+        # A cycle is refused elsewhere.
+        for table in () if find_cycle(self.tables) else reversed(build_order(self.tables)):
+            declared = self.lag if table.lag is None else table.lag
+            readers = (lags.get(reader.name) for reader in self.tables if table.name in reader.reads)
+            if lag := min((one for one in (declared, *readers) if one is not None), default=None):
+                lags[table.name] = lag
+        return lags
+
     @property
     def stream_refreshed_tables(self) -> tuple[GoldTableSpec, ...]:
         """Gold tables that the stream rebuilds in addition to the schedule, in build order."""
-        return tuple(table for table in build_order(self.tables) if table.refresh_seconds is not None)
+        lags = self._lags
+        return tuple(table for table in build_order(self.tables) if lags.get(table.name, STREAM_LAG) < STREAM_LAG)
+
+    @property
+    def schedule(self) -> str | None:
+        """The cron expression of the gold DAG: often enough for the tables that the stream does not build. None if no
+        table has a lag.
+        """
+        lags = self._lags.values()
+        shortest = min((lag for lag in lags if lag >= STREAM_LAG), default=_FALLBACK_INTERVAL if lags else None)
+        return None if shortest is None else cron_within(shortest)
 
     @property
     def cross_pipeline_inputs(self) -> tuple[tuple[str, str], ...]:

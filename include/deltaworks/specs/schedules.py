@@ -37,6 +37,19 @@ def schedules_enabled() -> bool:
     return os.environ.get(SCHEDULES_VARIABLE, "") != "off"
 
 
+def cron_within(interval: dt.timedelta) -> str:
+    """Returns the cron expression of the most regular schedule whose runs are at most `interval` apart, of at least a
+    minute; daily for a day or longer.
+    """
+    minutes = max(1, int(interval.total_seconds()) // 60)
+    if minutes < 60:
+        return f"*/{max(step for step in range(1, minutes + 1) if 60 % step == 0)} * * * *"
+    hours = minutes // 60
+    if hours < 24:
+        return f"0 */{max(step for step in range(1, hours + 1) if 24 % step == 0)} * * *"
+    return _PHRASES["daily"]
+
+
 @functools.lru_cache(maxsize=256)
 def schedule_problem(expression: str) -> str | None:
     """Returns the error of a cron expression and what to write instead; None if it is valid."""

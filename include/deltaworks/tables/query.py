@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
+from deltaworks.specs.base import describe_duration
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.gold import view_order
@@ -159,8 +160,9 @@ def how_a_table_is_created(spec: PipelineSpec, name: str, *, now: datetime) -> s
     gold = next((table for table in spec.gold.tables if table.name == name), None)
     if gold is not None:
         command = f"`deltaworks gold build {pipeline} --tables {name}` builds it now"
-        if gold.refresh_seconds is not None:
-            return f"The stream builds it within {gold.refresh_seconds:g} s of its first rows; {command}."
+        lag = spec.gold.lag_of(name)
+        if gold in spec.gold.stream_refreshed_tables and lag is not None:
+            return f"The stream builds it within {describe_duration(lag)} of its first rows; {command}."
         return f"{_scheduled(spec.gold.schedule, dag_id(pipeline, 'gold'), 'builds it', now)}{command}."
     model = next((model for model in spec.models if name in (model.name, model.warnings)), None)
     if model is not None:

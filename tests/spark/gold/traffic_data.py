@@ -42,7 +42,7 @@ gold:
       reads: [requests]
       partition_by: event_date
       grain: {column: minute, part: hour}
-      refresh_seconds: 15
+      lag: 15s
     - name: edge_trend
       sql: gold/edge_trend.sql
       reads: [requests]

@@ -101,7 +101,7 @@ def test_changed_tables_are_built_when_due(harness: LoopHarness) -> None:
     assert harness.refresh() == [], "no input is there"
     harness.traffic.land([request(1, "a")])
 
-    assert harness.refresh() == [TABLE], "and not edge_trend, which declares no refresh_seconds"
+    assert harness.refresh() == [TABLE], "and not edge_trend, which declares no lag"
     harness.traffic.holds(TABLE)
     assert harness.refresh() == []
     harness.traffic.land([request(2, "b")])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from deltaworks.metrics.samples import (
 )
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import pipeline_spec
 from tests.heartbeats import put_heartbeat
 from tests.recording_objects import NotingObjects
 from tests.records import record_of
@@ -132,6 +135,27 @@ def test_the_age_of_the_last_health_check_is_exported(read: Read, objects: Local
     write_verdicts(objects, {}, now=NOW - timedelta(seconds=75))
 
     assert read()["deltaworks_health_age_seconds",] == 75
+
+
+@pytest.mark.parametrize(
+    ("record", "rows"),
+    [({"late_rows": {"2026-01-01": 30, "2026-01-02": 10}}, 40.0), ({"at": ago(0)}, 0.0), ({"late_rows": "torn"}, 0.0)],
+)
+def test_late_rows_of_frozen_dates_are_exported_for_tables_that_freeze_dates(
+    catalog: Catalog, objects: LocalObjects, record: dict[str, Any], rows: float
+) -> None:
+    tables = [
+        {"name": name, "sql": "x.sql", "reads": ["orders"], "partition_by": "event_date", **more}
+        for name, more in (("frozen", {"frozen_after": "30d"}), ("open", {}))
+    ]
+    spec = pipeline_spec({"name": "orders", "catch_all": True}, gold={"tables": tables})
+    for table in ("frozen", "open"):
+        objects.put(paths.gold_state("shop", table), json.dumps(record).encode())
+
+    samples = read_samples(replace(catalog, pipelines={"shop": spec}), objects, now=NOW)
+
+    late = {sample.labels: sample.value for sample in samples if sample.name == "deltaworks_gold_late_rows"}
+    assert late == {("shop", "frozen"): rows}
 
 
 def test_a_corrupt_record_does_not_hide_other_collectors(tmp_path: Path, read: Read, objects: LocalObjects) -> None:

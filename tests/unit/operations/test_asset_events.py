@@ -166,7 +166,7 @@ def test_an_event_that_airflow_did_not_take_is_created_by_the_next_look(
 
 def test_gold_that_the_stream_builds_is_announced_and_other_gold_is_not() -> None:
     gold = {"name": "fresh", "sql": "fresh.sql", "reads": ("visits",), "partition_by": "event_date"}
-    tables = [{**gold, "refresh_seconds": 30}, {**gold, "name": "nightly"}]
+    tables = [{**gold, "lag": "30s"}, {**gold, "name": "nightly"}]
     declared = MUTABLE.model_dump(mode="json") | {"gold": {"tables": tables}}
     announced = announced_tables(PipelineSpec.model_validate(declared))
 

@@ -65,10 +65,10 @@ def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once:
 def test_gold_is_refreshed_during_the_stream_only_if_declared(heartbeat: HeartbeatWriter) -> None:
     with refreshing(heartbeat, hourly()):
         assert FakeLoop.made == []
-    with refreshing(heartbeat, hourly(refresh_seconds=60), once=True):
+    with refreshing(heartbeat, hourly(lag="1m"), once=True):
         assert FakeLoop.made == []
     member = SharedDriver("traffic", exit_driver=lambda error: None)
-    gold = refreshing(heartbeat, hourly(refresh_seconds=60), member)
+    gold = refreshing(heartbeat, hourly(lag="1m"), member)
     gold.__enter__()
     assert FakeLoop.made[0].events == ["made for traffic in traffic.gold", "started"]
     assert not gold.__exit__(KeyError, KeyError(), None)
@@ -79,7 +79,7 @@ def test_failed_builds_are_in_the_heartbeat_and_in_health(heartbeat: HeartbeatWr
     now = dt.datetime.now(dt.UTC)
     heartbeat.start()
     heartbeat.update(state="idle", batch_id=3)
-    with refreshing(heartbeat, hourly(refresh_seconds=60)):
+    with refreshing(heartbeat, hourly(lag="1m")):
         FakeLoop.made[0].options["report_failures"]((FAILURE | {"since": (now - dt.timedelta(minutes=5)).isoformat()},))
         heartbeat.close()
     written = present(read_heartbeat(LocalObjects(tmp_path), "heartbeat.json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,7 @@ def hourly(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
 
 
 def test_an_hour_affects_itself_by_default() -> None:
-    spec = hourly(refresh_seconds=60)
+    spec = hourly(lag="60s")
     (table,) = spec.gold.tables
 
     assert (table.grain, table.affects) == (GrainSpec(column="minute"), AffectsSpec(hours=(0,)))
@@ -232,7 +233,8 @@ def test_an_hour_affects_itself_by_default() -> None:
             "duplicates that are dates apart would rebuild complete dates",
         ),
         ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
-        ({"refresh_seconds": 4}, "greater than or equal to 5"),
+        ({"lag": "4s"}, "write at least 5s"),
+        ({"lag": 60}, "write a duration with its unit"),
         ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
     ],
 )
@@ -261,5 +263,52 @@ def test_fingerprints_do_not_depend_on_the_refresh_interval_or_the_unused_dedupe
 
     assert digest(daily) == digest(daily, within_hours=3) != digest(daily, within_days=2)
     assert digest(minutes, within_hours=1) == digest(minutes, within_hours=1, within_days=2) != digest(minutes)
-    often = minutes.model_copy(update={"refresh_seconds": 60})
+    often = minutes.model_copy(update={"lag": dt.timedelta(minutes=1)})
     assert digest(often, within_hours=1) == digest(minutes, within_hours=1)
+
+
+def lags_of(**lags: str | None) -> PipelineSpec:
+    """A pipeline whose gold tables each read the one before; the first reads events."""
+    names = ["requests", *lags]
+    tables = [
+        {"name": name, "sql": "x.sql", "reads": [names[number]], "partition_by": "event_date"}
+        | ({} if lag is None else {"lag": lag})
+        for number, (name, lag) in enumerate(lags.items())
+    ]
+    return pipeline_spec({"name": "requests", "catch_all": True}, gold={"lag": "15m", "tables": tables})
+
+
+def test_inputs_of_gold_inherit_the_smallest_lag_of_their_readers() -> None:
+    gold = lags_of(first="1h", second=None, third="10s", fourth="1d").gold
+
+    assert {name: gold.lag_of(name) for name in ("first", "second", "third", "fourth")} == {
+        "first": dt.timedelta(seconds=10),
+        "second": dt.timedelta(seconds=10),
+        "third": dt.timedelta(seconds=10),
+        "fourth": dt.timedelta(days=1),
+    }
+    assert [table.name for table in gold.stream_refreshed_tables] == ["first", "second", "third"]
+    assert gold.schedule == "0 3 * * *"
+
+
+@pytest.mark.parametrize(
+    ("lag", "schedule"),
+    [
+        ("5m", "*/5 * * * *"),
+        ("7m", "*/6 * * * *"),
+        ("15m", "*/15 * * * *"),
+        ("45m", "*/30 * * * *"),
+        ("1h", "0 */1 * * *"),
+        ("5h", "0 */4 * * *"),
+        ("30h", "0 3 * * *"),
+        ("10s", "*/15 * * * *"),
+    ],
+)
+def test_the_gold_dag_runs_at_least_as_often_as_the_smallest_lag_beyond_the_streams(lag: str, schedule: str) -> None:
+    assert lags_of(only=lag).gold.schedule == schedule
+
+
+def test_gold_without_a_lag_has_no_schedule_and_is_left_to_no_stream() -> None:
+    spec = hourly()
+
+    assert (spec.gold.schedule, spec.gold.lag_of("minutes"), spec.gold.stream_refreshed_tables) == (None, None, ())

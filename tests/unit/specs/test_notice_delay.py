@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,13 @@ def test_the_delay_of_each_kind_of_table_is_known(tmp_path: Path) -> None:
 
     def delay(**settings: object) -> float:
         tables = (gold.model_copy(update=settings),)
-        declared = spec.gold.model_copy(update={"tables": tables, "schedule": settings.pop("schedule", None)})
+        declared = spec.gold.model_copy(update={"tables": tables})
         return table_delay_seconds(spec.model_copy(update={"gold": declared}), "errors_minute")
 
     assert table_delay_seconds(spec, "orders") == 60
     assert delay() == 0
-    assert delay(schedule="*/15 * * * *") == 900
-    assert delay(schedule="5 * * * *") == 3_600
-    assert delay(refresh_seconds=10.0) == 70
+    assert delay(lag=dt.timedelta(minutes=15)) == 900
+    assert delay(lag=dt.timedelta(seconds=10)) == 70
 
 
 @pytest.mark.parametrize(

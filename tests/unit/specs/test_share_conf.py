@@ -174,7 +174,7 @@ def test_only_streams_with_gold_or_live_tables_need_an_extra_core() -> None:
         for more in (
             {},
             {"gold": {"tables": [table]}},
-            {"gold": {"tables": [{**table, "refresh_seconds": 60}]}},
+            {"gold": {"tables": [{**table, "lag": "1m"}]}},
             {"live": [live]},
         )
     )

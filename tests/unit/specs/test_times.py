@@ -274,13 +274,11 @@ def test_accepted_expressions_are_valid_for_airflows_library(expression: str) ->
 def test_every_schedule_of_a_declaration_is_checked() -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    from deltaworks.specs.gold import GoldSpec
     from deltaworks.specs.maintenance import MaintenanceSpec
     from deltaworks.specs.mutation import MutationsSpec
     from deltaworks.specs.relay import CleanSpec
 
     for model, rest in (
-        (GoldSpec, {}),
         (MaintenanceSpec, {}),
         (MutationsSpec, {"requests": "requests"}),
         (CleanSpec, {"mode": "delete"}),

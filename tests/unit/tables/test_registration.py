@@ -90,11 +90,11 @@ _OTHERS = ["shop.quarantine", "shop.names", "shop.intervals"]
 NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
 
 
-def shop(schedule: str | None = "*/15 * * * *", **gold: object) -> PipelineSpec:
+def shop(lag: str | None = "15m", **gold: object) -> PipelineSpec:
     table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"} | gold
     return pipeline_spec(
         declare_table("orders", "level int"),
-        gold={"schedule": schedule, "tables": [table]},
+        gold={"lag": lag, "tables": [table]},
         views=[{"name": "recent", "sql": "SELECT 1", "reads": ["daily"]}],
     )
 
@@ -106,7 +106,7 @@ def test_a_table_that_does_not_exist_yet_names_its_next_build_or_command(monkeyp
         f"shop__gold builds it at 2026-03-01 12:15 UTC; {command}"
     )
     assert how_a_table_is_created(shop(None), "daily", now=NOW) == command
-    assert "The stream builds it within 15 s" in how_a_table_is_created(shop(refresh_seconds=15), "daily", now=NOW)
+    assert "The stream builds it within 15s" in how_a_table_is_created(shop("15s"), "daily", now=NOW)
     assert "view of daily" in how_a_table_is_created(shop(), "recent", now=NOW)
     assert "Start the stream" in how_a_table_is_created(shop(), "orders", now=NOW)
     monkeypatch.setenv(SCHEDULES_VARIABLE, "off")

@@ -17,6 +17,7 @@ from deltaworks.control.summaries.gold import GoldVerification, read_gold_verifi
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.gold import gold_states
+from deltaworks.specs.base import describe_duration
 
 _GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED", "GOLD_DIFFERS")
 
@@ -38,7 +39,8 @@ class GoldRow:
     waiting_since: datetime | None
     stale_at: datetime | None
     max_age_minutes: float | None
-    refresh_seconds: float | None
+    lag: str
+    is_refreshed_by_stream: bool
     rows: int | None
     bytes: int | None
     score: int | None
@@ -146,7 +148,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
     for table in spec.gold.tables:
         state_now = states[table.name]
         health: TableSummary | None = measured.get(table.name)
-        subject = f"{pipeline}.{table.name}"
+        subject, lag = f"{pipeline}.{table.name}", spec.gold.lag_of(table.name)
         verified = _verification(context, pipeline, table.name)
         rows.append(
             GoldRow(
@@ -159,7 +161,8 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
                 waiting_since=state_now.waiting_since,
                 stale_at=state_now.stale_at,
                 max_age_minutes=state_now.max_age_minutes,
-                refresh_seconds=table.refresh_seconds,
+                lag="" if lag is None else describe_duration(lag),
+                is_refreshed_by_stream=table in spec.gold.stream_refreshed_tables,
                 rows=health.rows if health else None,
                 bytes=health.bytes if health else None,
                 score=health.score if health else None,

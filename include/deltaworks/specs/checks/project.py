@@ -17,7 +17,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import KeyPath, Spec, suggest_name
+from deltaworks.specs.base import KeyPath, Spec, describe_duration, suggest_name
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.collector import CollectorSpec
@@ -26,7 +26,7 @@ from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.environment_checks import ProjectNames, environment_problems
-from deltaworks.specs.gold import cross_pipeline_table
+from deltaworks.specs.gold import STREAM_LAG, cross_pipeline_table
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.loading import NO_KEYS, read_declaration
 from deltaworks.specs.notice_delay import notice_delay
@@ -373,17 +373,19 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
         if lookup.kind == "mmdb" and not _has_mmdb_extension():
             text = "maxminddb is installed without its C extension and ten times slower; install one of its wheels"
             yield declaration.error_at(("enrich", index, "kind"), text)
+    yield from _lag_warnings(spec, declaration)
     gold = {table.name for table in spec.gold.tables}
-    scheduled = [table for table in spec.gold.tables if table.refresh_seconds is None]
+    scheduled = [table for table in spec.gold.tables if spec.gold.lag_of(table.name) is None]
     local_inputs = {name for table in scheduled for name in table.reads if cross_pipeline_table(name) is None} - gold
-    # A table that only reads gold of other pipelines is built after that gold, and a refreshed table by the stream.
-    if local_inputs and spec.gold.schedule is None:
+    # A table that only reads gold of other pipelines is built after that gold.
+    if local_inputs:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
         built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which {dag_id(spec.pipeline, 'gold')} runs too"
         yield declaration.error_at(
             ("gold",),
-            f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
+            f"{', '.join(sorted(table.name for table in scheduled))}: no lag is declared, so it is built only "
+            f"{after}{built}; write lag: 15m below gold",
         )
     yield from _rule_warnings(spec, declaration)
 
@@ -398,6 +400,21 @@ def _rule_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[Spe
                 f"{rule.name} tells up to {delay.total_seconds:g} s after an event, and promises "
                 f"{rule.notify_within_seconds} s: {delay.describe()}; shorten a part, or promise as much",
             )
+
+
+def _lag_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
+    """Yields the tables that the stream is to build after each batch, though a build reads all rows of an input."""
+    fast = {table.name for table in spec.gold.stream_refreshed_tables}
+    for index, table in enumerate(spec.gold.tables):
+        reads_all = table.refresh == "full" or any(table.affects_for_input(name) == "all" for name in table.reads)
+        lag = spec.gold.lag_of(table.name)
+        if table.name in fast and lag is not None and reads_all:
+            inherited = "" if table.lag == lag else ", which it has from a table that reads it,"
+            text = (
+                f"{table.name} may not meet its lag of {describe_duration(lag)}{inherited} as each build reads all "
+                f"rows; write at least {describe_duration(STREAM_LAG)}, or let changes affect single dates"
+            )
+            yield declaration.error_at(("gold", "tables", index), text)
 
 
 def _has_mmdb_extension() -> bool:

@@ -170,3 +170,14 @@ def test_a_damaged_record_of_comparisons_hides_nothing_else(harness: ConsoleHarn
     harness.objects.put(paths.gold_verification("games", TABLE), b"{torn")
 
     assert row_of(harness, TABLE)["verified_at"] is None
+
+
+def test_late_rows_of_frozen_dates_and_the_lag_are_shown(harness: ConsoleHarness) -> None:
+    record = {"at": ago(60), "late_rows": {"2026-01-01": 30, "2026-01-02": 10}}
+    harness.objects.put(paths.gold_state("games", TABLE), json.dumps(record).encode())
+
+    page = harness.get("/gold/games").text
+
+    assert "40 late rows of 2 frozen dates are not in it" in page
+    assert row_of(harness, TABLE)["late_rows"] == {"2026-01-01": 30, "2026-01-02": 10}
+    assert "lag 15m, built by the gold DAG" in page

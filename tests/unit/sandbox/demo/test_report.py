@@ -121,7 +121,7 @@ def test_pipelines_that_did_not_run_are_not_there(connection: duckdb.DuckDBPyCon
 GOLD = """\
 gold:
   tables:
-    - {name: per_minute, sql: per_minute.sql, reads: [orders], partition_by: event_date, refresh_seconds: 30}
+    - {name: per_minute, sql: per_minute.sql, reads: [orders], partition_by: event_date, lag: 30s}
 """
 Rows = list[dict[str, Any]]
 

@@ -21,7 +21,7 @@ from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 SPARK = "gold SQL is written in Spark's dialect"
 DAILY = """\
 gold:
-  schedule: "*/15 * * * *"
+  lag: 15m
   tables:
     - {name: daily, sql: daily.sql, reads: [orders], partition_by: event_date}
 """
@@ -53,7 +53,7 @@ live:
   - {name: hourly, reads: ordrs}
 stream: {trigger_seconds: soon}
 gold:
-  schedule: every 15 minutes
+  lag: every 15 minutes
   tables:
     - {name: b, sql: b.sql, reads: [c, clicks], partition_by: event_date}
     - {name: c, sql: c.sql, reads: [b], partition_by: event_date}
@@ -81,8 +81,7 @@ ERRORS_OF_WRONG_PIPELINE = [
     "double, boolean, date, timestamp, binary, decimal(p,s), array<T>, map<string,T>, struct<a: T>",
     "pipeline.yaml:22: tables.1.rules.0.check: rule 'long': no column 'pge' in this table; did you mean 'page'?",
     "pipeline.yaml:25: stream.trigger_seconds: write a number instead of 'soon'",
-    "pipeline.yaml:27: gold.schedule: write a cron expression of five parts (minute, hour, day, month, weekday), such "
-    "as \"*/15 * * * *\", instead of 'every 15 minutes'",
+    "pipeline.yaml:27: gold.lag: write a duration with its unit, such as 30s, 15m, 6h or 30d",
     "pipeline.yaml:32: gold.tables.3.affects: write all, same or keys and values instead of 'never'",
 ]
 #: With their corrections, unknown names show, and after those conflicts with the project and errors in SQL.
@@ -96,7 +95,7 @@ NEXT_ERRORS: list[tuple[dict[str, str], list[str]]] = [
             "strng": "string",
             "pge > 1": "page <> ''",
             "soon": "5",
-            "every 15 minutes": '"*/15 * * * *"',
+            "every 15 minutes": "15m",
             ", affects: never": "",
         },
         ["pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is not a column of this table; did you mean 'page'?"],
@@ -392,23 +391,40 @@ def test_unselected_sources_are_validated_too(project: Path) -> None:
     ]
 
 
-def test_gold_without_a_schedule_has_a_warning(project: Path) -> None:
-    declare(project, "shop", PIPELINE + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
+def test_gold_without_a_lag_has_a_warning(project: Path) -> None:
+    declare(project, "shop", PIPELINE + DAILY.replace("  lag: 15m\n", ""))
 
     check = check_project("local", root=project)
 
     assert [str(warning) for warning in check.warnings] == [
-        "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only by `deltaworks gold "
-        "build shop`, which shop__gold runs too; "
-        'write schedule: "*/15 * * * *" below gold'
+        "include/pipelines/shop/pipeline.yaml:19: gold: daily: no lag is declared, so it is built only by `deltaworks "
+        "gold build shop`, which shop__gold runs too; write lag: 15m below gold"
     ]
     assert check.errors == []
 
     nightly = 'maintenance: {schedule: "0 3 * * *"}\n'
-    declare(project, "shop", PIPELINE + nightly + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
+    declare(project, "shop", PIPELINE + nightly + DAILY.replace("  lag: 15m\n", ""))
     (warning,) = check_project("local", root=project).warnings
     assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in warning.text
     assert get_operation("rebuild_gold").command == "gold build"
+
+
+@pytest.mark.parametrize(
+    ("total", "fast", "inherited"), [("lag: 30s", "lag: 15m", ""), ("lag: 1h", "lag: 30s", ", which it has from a")]
+)
+def test_a_table_that_reads_all_rows_may_not_meet_a_short_lag(
+    project: Path, total: str, fast: str, inherited: str
+) -> None:
+    tables = (
+        f"    - {{name: total, sql: total.sql, reads: [daily], partition_by: year, affects: all, {total}}}\n"
+        f"    - {{name: fast, sql: fast.sql, reads: [total], partition_by: year, affects: all, {fast}}}\n"
+    )
+    sql = {"total": "SELECT 2026 AS year, sum(turnover) AS n FROM daily", "fast": "SELECT year, n FROM total"}
+    declare(project, "shop", PIPELINE + DAILY + tables, **sql)
+
+    texts = [warning.text for warning in check_project("local", root=project).warnings]
+
+    assert any(text.startswith(f"total may not meet its lag of 30s{inherited}") for text in texts), texts
 
 
 def test_an_invalid_environment_hides_no_errors_of_pipelines(project: Path) -> None:
@@ -455,7 +471,7 @@ gold:
 
 
 def board(project: Path, reads: str, sql: str) -> ProjectCheck:
-    """A second pipeline, without a schedule, whose gold reads gold of the shop."""
+    """A second pipeline, without a lag, whose gold reads gold of the shop."""
     text = PIPELINE.replace("pipeline: shop", "pipeline: board") + BOARD.replace("READS", reads)
     declare(project, "board", text, weekly=sql)
     return check_project("local", root=project)
@@ -469,7 +485,7 @@ def test_gold_of_another_pipeline_has_its_own_name_in_sql(project: Path) -> None
     assert spec_error.text == "tables of other pipelines are named with underscores: write shop__daily"
 
 
-def test_gold_with_own_and_external_inputs_needs_a_schedule(project: Path) -> None:
+def test_gold_with_own_and_external_inputs_needs_a_lag(project: Path) -> None:
     sql = "SELECT event_date FROM shop__daily JOIN orders USING (event_date)"
 
     (warning,) = board(project, "shop.daily, orders", sql).warnings
