@@ -75,6 +75,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"
 LIBRARY = ROOT / "include"
 #: Keys of the metadata of table columns, which look like modules.
 COLUMN_METADATA = {"deltaworks.path"}
+#: The table of the SQL server's query log.
+PROJECT_TABLES = {"deltaworks.queries"}
 CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
 # Commands are looked for in code only: in prose "make" is an English word.
 IN_CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -181,7 +183,7 @@ def missing_code(text: str, document: Path) -> list[str]:
     modules = set(re.findall(r"(?<![\w./-])(?:deltaworks|sandbox|collector|generator)(?:\.[a-zA-Z_]\w*)+", code))
     files = set(re.findall(r"(?<![\w./<>-])(?:[a-z_]+/)+[a-z_0-9]+\.(?:py|md|xml|toml)(?![\w.])", code))
 
-    gone = {name for name in modules - COLUMN_METADATA if not module_exists(name)}
+    gone = {name for name in modules - COLUMN_METADATA - PROJECT_TABLES if not module_exists(name)}
     gone |= {
         name
         for name in files

@@ -49,11 +49,11 @@ class Walk:
 WALKS = (
     # Every parser strips personal data by columns too; what is read again may be a landed object that was put anew; and
     # requests to be erased, of which a restore asks, note for pages how far they are. All translate foreign errors. All
-    # that create tables describe them, and the environment declares catalogs.
-    Walk("restore", "deltaworks.recovery.restore.table_restore", 172, 21),
-    Walk("batch", "deltaworks.engine.batches", 159, 19),
-    Walk("stream", "deltaworks.engine.runner", 163, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 93, 17),
+    # that create tables describe them, and the environment declares catalogs, roles of SQL and routes of alerts.
+    Walk("restore", "deltaworks.recovery.restore.table_restore", 175, 21),
+    Walk("batch", "deltaworks.engine.batches", 164, 19),
+    Walk("stream", "deltaworks.engine.runner", 168, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 97, 17),
 )
 
 

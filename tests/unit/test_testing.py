@@ -64,7 +64,8 @@ def test_the_page_lists_every_function() -> None:
         name for name, one in vars(testing).items() if inspect.isfunction(one) and one.__module__ == testing.__name__
     }
 
-    listed = re.findall(r"`(\w+)`", "\n".join(line for line in PAGE.read_text().splitlines() if line.startswith("| `")))
+    table = PAGE.read_text().partition("| function | builds |")[2]
+    listed = re.findall(r"`(\w+)`", "\n".join(line for line in table.splitlines() if line.startswith("| `")))
     assert {name for name in public if not name.startswith("_")} == set(listed)
 
 

@@ -16,9 +16,10 @@ from deltaworks.gold import event_keys, table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
-from deltaworks.gold.pinned_inputs import BUILT_FROM, pin_inputs, view_name
+from deltaworks.gold.pinned_inputs import BUILT_FROM, pin_inputs
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
+from deltaworks.specs.gold import view_name
 from deltaworks.tables import files_commit
 from deltaworks.tables.log import commit_history, read_commits
 from tests.spark.gold.traffic_data import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
