@@ -159,21 +159,17 @@ def test_a_small_file_starts_no_jvm_and_imports_no_spark(tmp_path: Path, words: 
     path = tmp_path / "requests.csv"
     path.write_text("ts,old_id,new_id\n1,a,b\n2,b,c\n3,x,y\n")
     program = f"""
-import resource, sys
+import sys
 from deltaworks.cli import main
 sys.argv = ["deltaworks", "mutations", "resolve", {str(path)!r}, *{words!r}]
 try:
     main()
 except SystemExit as end:
     assert not end.code
-assert not {{"pyspark", "pyarrow"}} & set(sys.modules)
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime)
+assert not {{"pyspark", "pyarrow", "pandas"}} & set(sys.modules)
 """
 
-    *printed, seconds = run_process([sys.executable, "-c", program], check=True).stdout.splitlines()
+    printed = run_process([sys.executable, "-c", program], check=True).stdout.splitlines()
 
     assert any("a" in line and "c" in line for line in printed)
-    # Processor time, which does not depend on other processes as much as elapsed time.
-    assert float(seconds) < 1.0
     assert output_of("mutations", "resolve", str(path), *words) == "\n".join(printed) + "\n"
