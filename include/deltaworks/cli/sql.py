@@ -86,9 +86,8 @@ def _serve(project: Catalog, host: str, port: int) -> None:
         process = SqlServerProcess(project)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda _number, _frame: process.stop())
-        typer.echo(
-            f"Serving SQL on {project.environment.sql_server.listen.host}, as declared. Ctrl-C ends it.", err=True
-        )
+        host = project.environment.sql_server.listen.host
+        print_line(f"Serving SQL on {host}, as declared. Ctrl-C ends it.", error=True)
         process.run()
         return
     if not is_loopback(host):
@@ -101,10 +100,9 @@ def _serve(project: Catalog, host: str, port: int) -> None:
 
 
 def _announce(url: str, password: str) -> None:
-    typer.echo(f"Serving SQL at {url} for user deltaworks with password {password}", err=True)
-    typer.echo(
-        f"JDBC: jdbc:arrow-flight-sql://{url.partition('://')[2]}/?useEncryption=false. Ctrl-C ends it.", err=True
-    )
+    print_line(f"Serving SQL at {url} for user deltaworks with password {password}", error=True)
+    jdbc = f"jdbc:arrow-flight-sql://{url.partition('://')[2]}/?useEncryption=false"
+    print_line(f"JDBC: {jdbc}. Ctrl-C ends it.", error=True)
 
 
 def notebook(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
@@ -20,16 +21,12 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.project import load_catalog
+from deltaworks.testing import write_files
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.commands import output_of as invoke
 from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
-
-REMEDIATION = """\
-remediations:
-  - {name: shift, rule: shop.rate, queue_url: "http://127.0.0.1/1/queue", action: {kind: webhook, url: "http://127.0.0.1:1/"},
-     targets: [a, b], step: 0.2, floor: 0.1, verify: {after_minutes: 10, min_improvement: 0.05}}
-"""
+from tests.unit.specs.test_environment_checks import REMEDIATION, RULE, SQL
 
 
 @pytest.fixture
@@ -93,7 +90,9 @@ def test_long_running_processes_are_stopped_and_started_by_dag_id(
     airflow: AirflowServer, lake: ObjectStore, tmp_path: Path, dag: str, folder: str
 ) -> None:
     file = tmp_path / "include" / "environments" / "local.yaml"
-    file.write_text(file.read_text() + REMEDIATION)
+    file.write_text(file.read_text() + yaml.safe_dump({"remediations": [REMEDIATION | {"name": "shift"}]}))
+    shop = tmp_path / "include" / "pipelines" / "shop"
+    write_files(shop, {"pipeline.yaml": (shop / "pipeline.yaml").read_text() + RULE, "slow.sql": SQL})
     airflow.paused[dag] = False
     flag = StopFlag(lake, paths.stop_request(folder))
 

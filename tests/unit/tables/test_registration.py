@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from pathlib import Path
 
@@ -62,11 +63,12 @@ def test_a_table_whose_rows_are_marked_as_deleted_has_a_view_without_them(catalo
 
 def test_addresses_on_s3_have_the_scheme_of_spark(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     make(catalog, "requests")
-    monkeypatch.setattr(StorageSpec, "uri", lambda _self, key="": f"s3://lake/{key}")
     there = DeltaTable(catalog.environment.lake.prefix + "/" + paths.table("shop", "requests"))
     monkeypatch.setattr(Lake, "open", lambda _self, key: there if key.endswith("requests") else None)
+    on_s3 = StorageSpec.model_validate({"root": "s3://lake", "region": "eu-central-1"})
+    on_s3_catalog = dataclasses.replace(catalog, environment=catalog.environment.model_copy(update={"lake": on_s3}))
 
-    assert registration_statements(catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
+    assert registration_statements(on_s3_catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
 
 
 def test_session_settings_contain_no_credentials(catalog: Catalog) -> None:
