@@ -26,6 +26,8 @@ from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
 from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import running_director
+from tests.unit.specs.conftest import PIPELINE, RELAY
+from tests.unit.specs.test_environment_checks import RULE, SQL
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,11 +127,14 @@ def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
         queue, topic = aws.queue(), aws.topic()
         aws.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "5"})
         aws.subscribe(topic, queue)
-        do = {"kind": "webhook", "url": director.url, "timeout_seconds": 30}
-        stage = RemediationHarness(tmp_path, director, queue_url=queue, do=do)
+        action = {"kind": "webhook", "url": director.url, "timeout_seconds": 30}
+        stage = RemediationHarness(tmp_path, director, queue_url=queue, action=action)
         messaging = {"endpoint": address, "access_key": "env:TEST_ACCESS_KEY", "secret_key": "env:TEST_SECRET_KEY"}
         spec = stage.spec.model_dump(mode="json", exclude_unset=True)
         write_environment(tmp_path, messaging=messaging, remediations=[spec])
+        rule = PIPELINE.replace("pipeline: shop", "pipeline: video_qos") + RULE.replace("orders_slow", "cdn_slow")
+        write_files(tmp_path / "include" / "pipelines" / "video_qos", {"pipeline.yaml": rule, "slow.sql": SQL})
+        write_files(tmp_path / "include" / "relays", {"landing.yaml": RELAY})
         stage.now = utc_now()
         notification = stage.fires("a")
         director.lost_replies = 1
