@@ -33,10 +33,11 @@ from tests.unit.operations.option_values import required_options
 from tests.waiting import eventually
 
 STREAM, SNAPSHOT, REPROCESS = "games__stream", "games__maintenance", "games__reprocess"
-#: Operations of collectors, personal data, mutations, models and feeds, of which the project has none.
+#: Operations of collectors, personal data, mutations, models, feeds and catalogs, of which the project has none.
 NOT_OFFERED = {
     *("find_lost_events", "ingest_vault", "maintain_vault", "reveal", "erase"),
     *("mutate_tables", "purge_deleted", "train_model", "replay_feed"),
+    "sync_catalogs",
 }
 OFFERED = [declared for declared in OPERATIONS.values() if declared.name not in NOT_OFFERED]
 #: Puts the DAGs of a folder where the API finds them, as the DAG processor does.

@@ -593,8 +593,8 @@ def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(
     from deltaworks.airflow import job_alerts
     from deltaworks.specs.project import load_catalog
 
-    environment = load_catalog().environment
-    monkeypatch.setattr(job_alerts, "_open_control", lambda: (objects, environment))
+    catalog = load_catalog()
+    monkeypatch.setattr(job_alerts, "_open_control", lambda: (objects, catalog))
 
     job_alerts.alert_on_missed_deadline(
         dag_id="games__maintenance", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}

@@ -143,6 +143,13 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "",
                 unit="percentunit",
             ),
+            Panel(
+                "Late rows of frozen dates",
+                f"deltaworks_gold_late_rows{_PIPELINES}",
+                "{{pipeline}}.{{table}}",
+                "",
+                unit="short",
+            ),
             Panel("Release", "deltaworks_build_info", "{{version}}", "", "stat", "short"),
         ),
     ),

@@ -372,14 +372,14 @@ def look_for_unverified(context: OperationContext, options: VerifyOptions) -> Lo
     """Tells whether a table was not compared for a week, so that a nightly task compares weekly."""
     from deltaworks.control.clock import utc_now
     from deltaworks.control.objects import open_objects
+    from deltaworks.tables.lake import Lake
 
-    objects, spec, now = (
-        open_objects(context.catalog.environment.lake),
-        context.catalog.pipeline(context.subject),
-        utc_now(),
-    )
+    storage, spec, now = context.catalog.environment.lake, context.catalog.pipeline(context.subject), utc_now()
+    objects, lake = open_objects(storage), Lake(storage)
     records = {table.name: read_gold_verification(objects, spec.pipeline, table.name) for table in spec.gold.tables}
     due = [name for name, record in records.items() if record is None or record.is_due(now)]
+    # A table that was not built yet has nothing to compare.
+    due = [name for name in due if lake.open(paths.table(spec.pipeline, name)) is not None]
     if due:
         return Look(work=len(due), reason=f"{', '.join(due)} to compare")
     return Look(work=0, reason="all gold tables were compared within a week")

@@ -23,6 +23,9 @@ PATTERNS: Final = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower-case letters, digits and dashes, with no dash at the ends",
     r"^[1-9]\d*m?$": "write a number of cores, such as 2, or millicores, such as 500m",
     r"^[1-9]\d*(Mi|Gi)$": "write a number with Mi or Gi, such as 512Mi or 2Gi",
+    r"^[^@\s<>,]+@[^@\s<>,]+$": "write an e-mail address, such as on-call@example.com",
+    r"^[A-Za-z0-9_]+$": "use letters, digits and underscores",
+    r"^[a-z0-9_]*$": "use lower-case letters, digits and underscores",
     r"^[a-zA-Z0-9_.-]{1,128}$": "use letters, digits, dots, dashes and underscores, 128 at most",
 }
 _MAX_VALUE_LENGTH = 60

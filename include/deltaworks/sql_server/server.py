@@ -45,6 +45,8 @@ _KEYS: Final = {
     "CommandGetCrossReference": metadata.FOREIGN_KEYS,
 }
 
+_LOGIN_REFUSED: Final = "SQL_LOGIN_REFUSED"
+
 
 class _LoginMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
     """The login of one request, and the query that it runs."""
@@ -75,8 +77,8 @@ class _LoginFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             return _LoginMiddleware(*self._authenticator.login(value))
         except LoginError as error:
             if error.busy:
-                raise flight.FlightUnavailableError(f"[SQL_LOGIN_REFUSED] {error}") from None
-            raise flight.FlightUnauthenticatedError(f"[SQL_LOGIN_REFUSED] {error}") from None
+                raise flight.FlightUnavailableError(f"[{_LOGIN_REFUSED}] {error}") from None
+            raise flight.FlightUnauthenticatedError(f"[{_LOGIN_REFUSED}] {error}") from None
 
 
 class _NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]

@@ -61,7 +61,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 @pytest.fixture(scope="module")
 def kpis(games: Catalog) -> DashboardAnswer:
-    (dashboard,) = games.pipelines["games"].dashboards
+    dashboard = next(one for one in games.pipelines["games"].dashboards if one.name == "kpis")
     return answer_dashboard(games, "games", dashboard, SPAN)
 
 

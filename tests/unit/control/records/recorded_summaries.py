@@ -6,8 +6,10 @@ from deltaworks.alerts.silences import Silence
 from deltaworks.control.records.store import UnversionedRecord
 from deltaworks.control.summaries import mutations
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
+from deltaworks.control.summaries.gold import GoldVerification
 from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
+from deltaworks.control.summaries.rule_warnings import RowCount, RuleWarnings, RuleWarningsSummary
 from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
@@ -118,6 +120,30 @@ SUMMARIES: dict[str, UnversionedRecord] = {
             ),
         ),
         other_rows=5,
+    ),
+    "rule_warnings_summary": RuleWarningsSummary(
+        pipeline="games",
+        at=AT,
+        generation=2,
+        through_batch=812,
+        rules=(
+            RuleWarnings(
+                table="purchase",
+                rule="amount_is_positive",
+                days=(RowCount(at="2026-01-02", rows=9000, failed=12),),
+                intervals=(RowCount(at="2026-01-02T03:00:00+00:00", rows=410, failed=3),),
+            ),
+        ),
+    ),
+    "gold_verification": GoldVerification(
+        pipeline="games",
+        at=AT,
+        table="events_per_hour",
+        partitions=("2026-01-01",),
+        differing_rows=2,
+        deferred=3,
+        verified_at={"2025-12-31": AT, "2026-01-01": AT},
+        differing={"2026-01-01": 2},
     ),
     "mutations_summary": mutations.MutationsSummary(
         pipeline="crm",

@@ -187,12 +187,15 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
     repeated = check_project("local", root=PROJECT_ROOT)
 
     assert first.errors == repeated.errors == []
-    panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
+    panels = [
+        panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels if panel.sql
+    ]
     queries = len(panels) + sum(
         len(spec.gold.tables) + len(spec.views) + len(spec.rules) + len(spec.models)
         for spec in first.pipelines.values()
     )
-    assert len(were_parsed) == queries
+    # Panels without SQL of their own may parse the query of their rule or view for their columns.
+    assert queries <= len(were_parsed) <= queries + sum(not panel.sql for panel in panels)
     assert parsed == were_parsed
     assert {path.name for path in cache_folder.iterdir()} - {"valid_rules.json"} == {"valid_queries.json"}
 
