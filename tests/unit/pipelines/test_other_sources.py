@@ -99,7 +99,7 @@ def test_events_that_phones_publish_through_kinesis_are_counted_once(tmp_path: P
 def test_without_dedupe_what_phones_send_again_counts_twice(tmp_path: Path) -> None:
     records, truth = published()
     lake = ShippedLake(
-        tmp_path, "mobile", edit=lambda path, text: without_dedupe(text) if path.endswith(".yaml") else text
+        tmp_path, "mobile", edit=lambda path, text: without_dedupe(text) if path.endswith("pipeline.yaml") else text
     )
     payloads = [Payload(number, "s", data, record={"shard": "s"}) for number, data in enumerate(records)]
     lake.land_payloads("mobile", payloads)

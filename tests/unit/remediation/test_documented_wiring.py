@@ -51,7 +51,7 @@ messaging: {{endpoint: "{aws.endpoint}", access_key: env:TEST_ACCESS_KEY, secret
     folder = root / "project" / "include"
     (folder / "environments").mkdir(parents=True)
     (folder / "environments" / "local.yaml").write_text(environment)
-    for name in ("relays", "pipelines/cdn_logs"):
+    for name in ("relays", "pipelines/cdn_realtime"):
         shutil.copytree(PROJECT_ROOT / "include" / name, folder / name)
     return load_catalog("local", root=root / "project")
 
@@ -205,8 +205,8 @@ def test_the_documented_subscriber_keeps_open_episodes_and_removes_them(tmp_path
         return [item["title"]["S"] for item in items]
 
     objects = open_objects(local_storage(tmp_path))
-    subject = "cdn_logs.cdn_slow{cdn=a}"
-    detail = {"pipeline": "cdn_logs", "rule": "cdn_slow", "episode": f"{subject}@1"}
+    subject = "cdn_realtime.cdn_slow{cdn=a}"
+    detail = {"pipeline": "cdn_realtime", "rule": "cdn_slow", "episode": f"{subject}@1"}
     raised = present(raise_alert(objects, cause=FIRING, subject=subject, summary="slow", detail=detail))
     other = present(raise_alert(objects, cause="STREAM_HUNG", subject="stream games", summary="hangs"))
     resolved = present(resolve_alert(objects, cause=FIRING, subject=subject))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 
+from pydantic import Field
+
 from deltaworks.control.clock import instant_or_none
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.paths import gold_verification
@@ -36,8 +38,8 @@ class GoldVerification(Summary):
     differing_rows: int = 0
     deferred: int = 0
     reason: str = ""
-    verified_at: Mapping[str, str] = {}
-    differing: Mapping[str, int] = {}
+    verified_at: dict[str, str] = Field(default_factory=dict)
+    differing: dict[str, int] = Field(default_factory=dict)
 
     @property
     def newest_at(self) -> datetime | None:
