@@ -8,8 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 PATIENCE_SECONDS = 120.0
+
+
+def await_page(request: Callable[[], Any]) -> Any:
+    """Repeats a request to the console while the answer says that the page follows in a moment, as browsers do."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        answer = request()
+        if not {"refresh", "retry-after"} & answer.headers.keys() or time.monotonic() > end:
+            return answer
+        time.sleep(0.2)
 
 
 def eventually(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:

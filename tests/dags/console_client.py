@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi.testclient import TestClient
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import await_page
 
 
 class ConsoleClient(TestClient):
@@ -15,9 +14,5 @@ class ConsoleClient(TestClient):
 
     def request(self, *arguments: Any, **options: Any) -> Any:
         """Returns the first answer that is not of a page that is being read."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            response = super().request(*arguments, **options)
-            if not {"refresh", "retry-after"} & response.headers.keys() or time.monotonic() > end:
-                return response
-            time.sleep(0.2)
+        request = super().request
+        return await_page(lambda: request(*arguments, **options))

@@ -256,10 +256,9 @@ def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
     done = harness.run("games__maintenance", {"dry_run": False, "maintenance_on": "auto"})
 
     assert done["state"] == "success"
-    assert {name for name, (state, _) in done["tasks"].items() if state != "success"} == {
-        *("count", "approve", "verify_gold"),
-    }
-    assert harness.submitted() == []
+    assert {name for name, (state, _) in done["tasks"].items() if state != "success"} == {"count", "approve"}
+    # `dag.test` starts no task in the triggerer, which would find that no table is there to compare.
+    assert [job["run"].split("/")[2] for job in harness.submitted()] == ["verify_gold"]
     night = harness.nights()[0]
     assert (night.run, night.failed, night.tasks[0].task) == (done["run_id"], (), "expire_quarantine")
     asking = {"record_night", "vacuum_gate", "count", "approve"}
@@ -274,7 +273,7 @@ def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRun
 
     done = harness.run("games__maintenance", {"dry_run": False})
 
-    steps = ("optimize_tables", "vacuum_tables", "rebuild_gold")
+    steps = ("optimize_tables", "vacuum_tables", "rebuild_gold", "verify_gold")
     assert done["state"] == "failed"
     assert done["tasks"]["record_night"][0] == "failed"
     night = harness.nights()[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from deltaworks.operations.base import APPROVE_TASK
 from deltaworks.operations.registry import get_operation
 from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import await_page
 
 RUN_SECONDS = 300.0
 
@@ -111,14 +110,10 @@ class Console:
         return self._get(path, {"format": "json"} if "?" not in path else None).json()["view"]
 
     def _get(self, path: str, params: dict[str, str] | None = None) -> httpx2.Response:
-        """Returns the first answer that is not of a page that is being read, as browsers do."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            answer = self._client.get(path, params=params)
-            if not {"refresh", "retry-after"} & answer.headers.keys() or time.monotonic() > end:
-                assert answer.status_code == 200, answer.text
-                return answer
-            time.sleep(0.2)
+        """Returns a page that was read."""
+        answer: httpx2.Response = await_page(lambda: self._client.get(path, params=params))
+        assert answer.status_code == 200, answer.text
+        return answer
 
     def troubles(self) -> list[Shown]:
         """Returns the open issues of the overview."""

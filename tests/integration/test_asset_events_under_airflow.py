@@ -24,8 +24,7 @@ from tests.integration.airflow_people import People
 pytestmark = pytest.mark.timeout(900)
 GOLD = """
 gold:
-  schedule: "0 0 29 2 *"
-  tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date, refresh_seconds: 5}]
+  tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date, lag: 5s}]
 """
 TABLES = {"bronze.games.events": "bronze.clicks.clicks", "gold.games.events_per_hour": "gold.clicks.per_day"}
 

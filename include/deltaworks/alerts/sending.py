@@ -252,13 +252,20 @@ def _deliver(objects: ObjectStore, notification: Notification, channel: Channel,
     try:
         channel.send(notification)
     except Exception as error:  # a failing channel must not stop the others
-        return _record_failure(objects, key, claim, notification, error, now=now)
+        return _record_failure(objects, key, claim, notification, error, channel=channel.name, now=now)
     objects.put(key, claim.replace(state="sent").encode())
     return _Attempt("sent now")
 
 
 def _record_failure(
-    objects: ObjectStore, key: str, claim: Delivery, notification: Notification, error: Exception, *, now: datetime
+    objects: ObjectStore,
+    key: str,
+    claim: Delivery,
+    notification: Notification,
+    error: Exception,
+    *,
+    channel: str,
+    now: datetime,
 ) -> _Attempt:
     why = error.message if isinstance(error, DeltaworksError) else f"{type(error).__name__}: {error}"
     is_rejected = isinstance(error, ContractError)
@@ -266,7 +273,7 @@ def _record_failure(
     over = created_at is not None and now - created_at > timedelta(days=GIVE_UP_DAYS)
     failed = claim.replace(state="abandoned" if over else "failed", error=why, is_rejected=is_rejected)
     objects.put(key, failed.encode())
-    log.warning("notification %s is not sent (%s): %s", notification.id, failed.state, why)
+    log.warning("notification %s is not sent by %s (%s): %s", notification.id, channel, failed.state, why)
     return _Attempt("abandoned" if over else "waiting", why, can_continue=is_rejected)
 
 

@@ -10,12 +10,13 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 from deltaworks.charts.scales import Scale, Tick, format_time
 from deltaworks.specs.dashboards import Unit
 
 Point = tuple[float, float]
+T = TypeVar("T")
 #: Maximum number of marks drawn. Only the newest are drawn, since more numbers would overlap.
 MAX_MARKS = 30
 _HEIGHT = 230
@@ -174,9 +175,9 @@ def hover_strips(pixels: Sequence[float], low: float, high: float) -> list[tuple
     return list(zip([low, *middles], [*middles, high], strict=True))
 
 
-def split_runs(points: Iterable[Point | None]) -> list[list[Point]]:
-    """Splits points at gaps."""
-    runs: list[list[Point]] = [[]]
+def split_runs(points: Iterable[T | None]) -> list[list[T]]:
+    """Splits points, or pairs of them, at gaps."""
+    runs: list[list[T]] = [[]]
     for point in points:
         if point is None:
             runs.append([])

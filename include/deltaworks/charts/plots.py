@@ -21,6 +21,7 @@ from deltaworks.charts.drawing import (
     mark_bands,
     mark_labels,
     path_data,
+    split_runs,
     svg,
 )
 from deltaworks.charts.scales import (
@@ -96,19 +97,9 @@ def _bands(frame: Frame, data: SeriesSet, band: tuple[SeriesSet, SeriesSet] | No
                     if bottom is None or top is None
                     else ((frame.x(x), frame.y(bottom)), (frame.x(x), frame.y(top)))
                 )
-            for part in _split_at_none(edges):
+            for part in split_runs(edges):
                 outline = [*(top for _, top in part), *(bottom for bottom, _ in reversed(part))]
                 yield f'<path class="band s{number}" d="{path_data(outline)}Z"/>'
-
-
-def _split_at_none(edges: Iterable[tuple[Point, Point] | None]) -> Iterator[list[tuple[Point, Point]]]:
-    part: list[tuple[Point, Point]] = []
-    for edge in [*edges, None]:
-        if edge is not None:
-            part.append(edge)
-        elif part:
-            yield part
-            part = []
 
 
 def area_chart(options: ChartOptions, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:

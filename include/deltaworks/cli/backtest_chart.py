@@ -8,7 +8,7 @@ from collections import defaultdict
 from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.rules.backtest import Backtest, ChartPoint
+from deltaworks.rules.backtest import Backtest, ChartPoint, extreme_values
 from deltaworks.rules.evaluation import minute_start
 from deltaworks.rules.messages import bounds_text, labels_text
 from deltaworks.rules.subjects import Labels
@@ -64,16 +64,12 @@ def _charted_label_sets(result: Backtest) -> set[Labels]:
     fired: dict[Labels, int] = defaultdict(int)
     for episode in result.episodes:
         fired[episode.labels] += (result.last if episode.ended is None else episode.ended) - episode.began
-    sign = 1 if result.rule.fire.is_upper else -1
-    extreme: dict[Labels, float] = {}
-    for point in result.points:
-        if point.value is not None:
-            extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), sign * point.value)
+    extreme = extreme_values(result.points, result.rule)
     return set(sorted(extreme, key=lambda labels: (fired[labels], extreme[labels]), reverse=True)[:_MAX_LINES])
 
 
 def _lines(result: Backtest, label_sets: set[Labels], value_name: str) -> list[tuple[object, ...]]:
-    sign = 1 if result.rule.fire.is_upper else -1
+    sign = result.rule.fire.sign
     width = max(1, (result.last - result.first) // _MAX_POINTS)
     extremes: dict[tuple[Labels, int], tuple[ChartPoint, float]] = {}
     for point in result.points:

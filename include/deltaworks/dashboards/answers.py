@@ -97,6 +97,20 @@ class DashboardAnswer:
 AnswerRule = Callable[[PanelSpec, float], PanelAnswer]
 
 
+def unqueried_answer(spec: PipelineSpec, panel: PanelSpec, ages: Mapping[str, TableAge | None]) -> PanelAnswer:
+    """Returns a panel's answer without rows: the ages of its tables, or which do not exist and how one is created.
+
+    Args:
+        ages: by table; None for a table that does not exist.
+    """
+    answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
+    missing_tables = tuple(name for name, age in ages.items() if age is None)
+    if not missing_tables:
+        return answered
+    next_step = how_a_table_is_created(spec, missing_tables[0], now=utc_now())
+    return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
+
+
 def answer_dashboard(
     catalog: Catalog,
     pipeline: str,
@@ -123,7 +137,7 @@ def answer_dashboard(
     parameters |= {"from": span.since, "to": span.until}
     choices = PanelSpec(title="choices", chart="table", sql=dashboard.choices) if dashboard.choices else None
     declared = (*dashboard.panels, *([choices] if choices is not None else []))
-    chosen = PanelAnswer(panel=declared[-1])
+    chosen: PanelAnswer | None = None
     with _PanelQueries(single_catalog, spec, declared, parameters) as questions:
         if choices is not None:
             chosen = questions.run_panel(choices, limits, seconds=limits.panel_seconds)
@@ -143,8 +157,8 @@ def answer_dashboard(
         panels=tuple(panels),
         marks=marks,
         filters=dict(filters or {}),
-        choices=_choices(chosen, dashboard) if choices is not None else {},
-        problem=chosen.problem,
+        choices=_choices(chosen, dashboard) if chosen is not None else {},
+        problem=chosen.problem if chosen is not None else "",
     )
 
 
@@ -213,11 +227,9 @@ class _PanelQueries:
         names = self._referenced_names(text)
         # Read before the rows: a commit in between makes the data newer than the shown age, never older.
         ages = {name: self._age(name) for name in sorted(names & self._keys.keys())}
-        answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
-        missing_tables = tuple(name for name, age in ages.items() if age is None)
-        if missing_tables:
-            next_step = how_a_table_is_created(self._spec, missing_tables[0], now=utc_now())
-            return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
+        answered = unqueried_answer(self._spec, panel, ages)
+        if answered.missing_tables:
+            return answered
         connection = self._connection(names, limits)
         try:
             columns, rows = _fetch_rows(

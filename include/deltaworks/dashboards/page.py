@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -227,8 +227,7 @@ def _band(answer: PanelAnswer) -> tuple[SeriesSet, SeriesSet] | None:
     panel = answer.panel
     if not panel.band:
         return None
-    x, by = answer.column(panel.x or ""), None if panel.by is None else answer.column(panel.by)
-    low, high = (build_series(x, {panel.y[0]: answer.column(name)}, by=by, additive=False) for name in panel.band)
+    low, high = (_series(answer, {panel.y[0]: answer.column(name)}, additive=False) for name in panel.band)
     return low, high
 
 
@@ -252,9 +251,11 @@ def _options(answer: PanelAnswer) -> ChartOptions:
     return ChartOptions(title=answer.panel.title, unit=answer.panel.unit, wide=answer.panel.wide)
 
 
-def _series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
+def _series(answer: PanelAnswer, columns: Mapping[str, Sequence[object]] | None = None, *, additive: bool) -> SeriesSet:
+    """Returns the series of a panel: of its values, or of other columns."""
     panel = answer.panel
-    columns = {name: answer.column(name) for name in panel.y}
+    if columns is None:
+        columns = {name: answer.column(name) for name in panel.y}
     by = None if panel.by is None else answer.column(panel.by)
     return build_series(answer.column(panel.x or ""), columns, by=by, additive=additive)
 

@@ -97,7 +97,9 @@ class Feed:
                 record = self._replay(record, since=request.since)
             self._records.cancel_replay()
         record = self._deliver_changes(record)
-        self._apply_retention(record)
+        if utc_now() - self._retention_applied_at >= _RETENTION_INTERVAL:
+            self._apply_retention(record)
+            self._retention_applied_at = utc_now()
         return record
 
     def _create_record(self) -> FeedRecord:
@@ -174,9 +176,7 @@ class Feed:
         return self._records.write(record.replace(current_delivery=None, number=number))
 
     def _apply_retention(self, record: FeedRecord) -> None:
-        """Claims the versions that the next delivery and replays need, and deletes older records, every ten minutes."""
-        if utc_now() - self._retention_applied_at < _RETENTION_INTERVAL:
-            return
+        """Claims the versions that the next delivery and replays need, and deletes older records."""
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
         retained: list[DeliveryRecord] = []
         for item in self._records.deliveries():
@@ -192,13 +192,11 @@ class Feed:
         ]
         if isinstance(self._source, TableSource):
             self._claim_versions(positions)
-            self._retention_applied_at = utc_now()
             return
         referenced = {self._records.view_result_key(position.digest) for position in positions}
         for key in self._records.view_result_keys():
             if key not in referenced:
                 self._objects.delete(key)
-        self._retention_applied_at = utc_now()
 
     def _claim_versions(self, positions: list[Position]) -> None:
         versions = [position.version for position in positions if not position.is_empty]

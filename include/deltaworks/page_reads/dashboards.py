@@ -9,32 +9,30 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from deltaworks.charts.drawing import MAX_MARKS, Mark, Marks, Span
-from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer, QueryLimits, answer_dashboard
+from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer, QueryLimits, answer_dashboard, unqueried_answer
 from deltaworks.rules.annotations import annotations_between
-from deltaworks.rules.backtest import ChartPoint, backtest
+from deltaworks.rules.backtest import ChartPoint, backtest, extreme_values
 from deltaworks.rules.evaluation import minute_start, parse_minute
 from deltaworks.rules.inputs import source_tables
 from deltaworks.rules.messages import bounds_text, labels_text
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState, rule_states
-from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, bound_value
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.ages import table_age
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.query import how_a_table_is_created, table_keys
+from deltaworks.tables.query import table_keys
 
 if TYPE_CHECKING:
     from deltaworks.specs.alert_rule import RuleSpec
     from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
 _MAX_LABEL_SETS = 3
-
-
 #: A panel of a rule draws this many of its steps, the newest, and this many label sets.
 _MAX_STEPS, _MAX_SERIES = 3_000, 4
 
@@ -53,22 +51,20 @@ def load_dashboard(
     Args:
         filters: values by declared filter.
     """
-    objects = open_objects(catalog.environment.lake)
+    stored = stored_marks(open_objects(catalog.environment.lake), pipeline, span)
 
     def answer_rule(panel: PanelSpec, seconds: float) -> PanelAnswer:
         rule = next(item for item in catalog.pipeline(pipeline).rules if item.name == panel.rule)
-        marks = marks_between(objects, pipeline, span, rule=rule.name)
         answered = _answer_rule(catalog, pipeline, rule, panel, span, seconds=seconds)
-        return dataclasses.replace(answered, marks=marks)
+        return dataclasses.replace(answered, marks=stored.within(span, rule=rule.name))
 
-    marks = marks_between(objects, pipeline, span)
     return answer_dashboard(
         catalog,
         pipeline,
         dashboard,
         span,
         limits=limits or QueryLimits(),
-        marks=marks,
+        marks=stored.within(span),
         filters=filters,
         answer_rule=answer_rule,
     )
@@ -91,15 +87,14 @@ def _answer_rule(
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
     keys = table_keys(spec)
     ages = {name: table_age(lake, keys[name], name) for name in source_tables(spec, rule.reads)}
-    answered = PanelAnswer(panel=panel, ages=tuple(age for age in ages.values() if age is not None))
-    missing_tables = tuple(name for name, age in ages.items() if age is None)
-    if missing_tables:
-        next_step = how_a_table_is_created(spec, missing_tables[0], now=utc_now())
-        return dataclasses.replace(answered, missing_tables=missing_tables, next_step=next_step)
+    answered = unqueried_answer(spec, panel, ages)
+    if answered.missing_tables:
+        return answered
     since = max(span.since, span.until - dt.timedelta(minutes=_MAX_STEPS * rule.step_minutes))
     days = (span.until.date() - since.date()).days + 1
     points = backtest(catalog, pipeline, rule, since=since, until=span.until, query_seconds=seconds / days).points
-    drawn, factor = _most_extreme(points, rule), 100.0 if panel.unit == "percent" else 1.0
+    extreme, factor = extreme_values(points, rule), 100.0 if panel.unit == "percent" else 1.0
+    drawn = set(sorted(extreme, key=lambda labels: extreme[labels], reverse=True)[:_MAX_SERIES])
     rows = [
         (
             minute_start(point.minute),
@@ -121,15 +116,6 @@ def _answer_rule(
     return dataclasses.replace(answered, panel=shown, columns=columns, rows=tuple(rows))
 
 
-def _most_extreme(points: Sequence[ChartPoint], rule: RuleSpec) -> set[Labels]:
-    """Returns the label sets whose values went furthest in the rule's direction."""
-    sign, extreme = (1 if rule.fire.is_upper else -1), dict[Labels, float]()
-    for point in points:
-        if point.value is not None:
-            extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), sign * point.value)
-    return set(sorted(extreme, key=lambda labels: extreme[labels], reverse=True)[:_MAX_SERIES])
-
-
 def _band(rule: RuleSpec, point: ChartPoint) -> tuple[float | None, float | None]:
     """Returns the edges of a point's band; None for both if there is none."""
     baseline = None if point.baseline is None else Baseline(point.baseline, point.spread)
@@ -140,24 +126,39 @@ def _band(rule: RuleSpec, point: ChartPoint) -> tuple[float | None, float | None
     return min(bound, usual), max(bound, usual)
 
 
-def marks_between(objects: ObjectStore, pipeline: str, span: Span, *, rule: str | None = None) -> Marks:
-    """Returns a pipeline's notes and rule episodes within a time span, of one rule if it is given.
+@dataclass(frozen=True, slots=True)
+class StoredMarks:
+    """A pipeline's notes, and the episodes of its rules, by rule; or why they could not be read."""
+
+    notes: tuple[Mark, ...] = ()
+    episodes: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    problem: str = ""
+
+    def within(self, span: Span, *, rule: str | None = None) -> Marks:
+        """Returns the notes and rule episodes within a time span, of one rule if it is given."""
+        if self.problem:
+            return Marks(problem=self.problem)
+        episodes = (marks for name, marks in self.episodes.items() if rule in (None, name))
+        return Marks.overlapping([*self.notes, *chain.from_iterable(episodes)], span)
+
+
+def stored_marks(objects: ObjectStore, pipeline: str, span: Span) -> StoredMarks:
+    """Reads a pipeline's notes within a time span, and all rule episodes.
 
     If they cannot be read, the result has a problem text, and the panels are shown without them.
     """
     try:
         # Reads one more than is drawn, so that the page can say that there are more.
         notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MAX_MARKS + 1)
-        marks = [
-            Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
-            for note in notes
-        ]
-        for state in rule_states(objects, pipeline):
-            if rule is None or state.rule == rule:
-                marks += _episode_marks(state)
-        return Marks.overlapping(marks, span)
+        return StoredMarks(
+            notes=tuple(
+                Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
+                for note in notes
+            ),
+            episodes={state.rule: tuple(_episode_marks(state)) for state in rule_states(objects, pipeline)},
+        )
     except Exception as error:
-        return Marks(problem=f"{type(error).__name__}: {error}")
+        return StoredMarks(problem=f"{type(error).__name__}: {error}")
 
 
 def _episode_marks(state: RuleState) -> Iterator[Mark]:

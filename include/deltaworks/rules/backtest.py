@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -128,6 +128,15 @@ class ChartPoint:
     value: float | None
     baseline: float | None
     spread: float = 0.0
+
+
+def extreme_values(points: Iterable[ChartPoint], rule: RuleSpec) -> dict[Labels, float]:
+    """Returns the value that went furthest in the rule's direction, times the direction's sign, by label set."""
+    extreme: dict[Labels, float] = {}
+    for point in points:
+        if point.value is not None:
+            extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), rule.fire.sign * point.value)
+    return extreme
 
 
 @dataclass(slots=True)

@@ -124,7 +124,7 @@ def _describe_labels(labels: Mapping[str, str | None]) -> str:
 
 def _worst_series(evaluation: RuleEvaluation, alert: OpenAlert) -> tuple[Labels, Series]:
     """Returns the firing label set of the alert with the most extreme value."""
-    sign = 1 if evaluation.rule.fire.is_upper else -1
+    sign = evaluation.rule.fire.sign
     members = sorted(
         (labels for labels in alert.members if labels in evaluation.firing),
         key=lambda labels: [text or "" for text in labels],

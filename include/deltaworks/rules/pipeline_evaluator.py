@@ -101,6 +101,7 @@ class PipelineEvaluator:
     def _evaluate_rule(self, evaluator: RuleEvaluator, connections: _Connections, now: dt.datetime) -> bool:
         rule = evaluator.rule
         if rule.name not in self._query_problems and not evaluator.has_settled_minute(now):
+            evaluator.is_current = evaluator.has_known_state
             evaluator.deliver()
             return False
         evaluator.is_current = False
@@ -116,9 +117,7 @@ class PipelineEvaluator:
         )
         if due is None:
             evaluator.report_not_evaluated(freshness, now)
-            evaluator.is_current = (
-                bool(evaluator.state.last_minute) and "RULE_UNKNOWN" not in evaluator.state.rule_alerts
-            )
+            evaluator.is_current = evaluator.has_known_state
             return False
         try:
             connection = connections.connection_for(rule)

@@ -106,6 +106,11 @@ class RuleEvaluator:
             return DueMinutes(last - max_minutes + step, last, last - max_minutes)
         return DueMinutes(previous + step, last)
 
+    @property
+    def has_known_state(self) -> bool:
+        """Whether the rule was evaluated, and its data are not overdue."""
+        return bool(self.state.last_minute) and "RULE_UNKNOWN" not in self.state.rule_alerts
+
     def has_settled_minute(self, now: dt.datetime) -> bool:
         """Whether the clock allows another minute to be evaluated. Until then, tables need not be looked at."""
         previous = self.last_minute if self._labels_are_unchanged else None
@@ -119,8 +124,7 @@ class RuleEvaluator:
         """Whether a settled minute is complete even if no later rows exist: rows have their time of arrival, or the
         stream has read all of its source.
         """
-        is_read = self.rule.no_data == "zero" and freshness.is_source_read
-        return self.rule.time_axis == "arrival" or is_read
+        return self.rule.time_axis == "arrival" or freshness.is_source_read
 
     def evaluate(
         self,

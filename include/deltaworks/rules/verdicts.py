@@ -91,7 +91,7 @@ _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {
 
 def bound_value(bounds: BoundsSpec, baseline: Baseline | None) -> float | None:
     """Returns the value beyond which all declared bounds are crossed; None while a relative bound has no baseline."""
-    sign = 1 if bounds.is_upper else -1
+    sign = bounds.sign
     values: list[float] = []
     for name, bound in bounds.named_bounds.items():
         if name in ("above", "below"):

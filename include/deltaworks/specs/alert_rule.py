@@ -63,6 +63,11 @@ class BoundsSpec(Spec):
         return any(getattr(self, name) is not None for name in _UPWARDS)
 
     @property
+    def sign(self) -> int:
+        """1 if high values are bad, -1 if low ones are: a larger product with a value is worse."""
+        return 1 if self.is_upper else -1
+
+    @property
     def named_bounds(self) -> dict[str, float]:
         """The given bounds, by name."""
         return {name: value for name in BoundsSpec.model_fields if (value := getattr(self, name)) is not None}

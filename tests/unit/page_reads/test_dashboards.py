@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.dashboards.answers import QueryLimits
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.page_reads.dashboards import load_dashboard, marks_between
+from deltaworks.page_reads.dashboards import load_dashboard, stored_marks
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState
 from deltaworks.rules.verdicts import Baseline, bound_value, bounds_test
@@ -133,13 +133,13 @@ def test_unreadable_records_do_not_hide_panels(tmp_path: Path) -> None:
     annotate(objects, "shop", "price change", at=at(3))
     objects.put(paths.rule_state("shop", "errors"), b"{")
     objects.put(paths.pipeline_annotations("shop", f"{at(4):%Y%m%dT%H%M%S}-x.json"), b"{")
-    assert [mark.text for mark in marks_between(objects, "shop", SPAN).items] == ["price change"]
+    assert [mark.text for mark in stored_marks(objects, "shop", SPAN).within(SPAN).items] == ["price change"]
 
     class Away(LocalObjects):
         def list(self, prefix: str) -> list[str]:
             raise ConnectionError("no route")
 
-    marks = marks_between(Away(tmp_path), "shop", SPAN)
+    marks = stored_marks(Away(tmp_path), "shop", SPAN).within(SPAN)
     assert (marks.items, marks.problem) == ((), "ConnectionError: no route")
 
 
@@ -147,6 +147,7 @@ def test_the_newest_notes_are_read(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     for number in range(MAX_MARKS + 5):
         annotate(objects, "shop", f"note {number}", at=at(number))
-    marks = marks_between(objects, "shop", Span(START, at(600)))
+    span = Span(START, at(600))
+    marks = stored_marks(objects, "shop", span).within(span)
     assert [mark.text for mark in marks.items] == [f"note {number}" for number in range(5, MAX_MARKS + 5)]
     assert marks.earlier_count == 1

@@ -5,8 +5,10 @@ A webhook cannot change a message that it has posted, so the end of an alert is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
+from deltaworks.alerts.channels.channel import Send
 from deltaworks.alerts.channels.message import Link, Message, MessageContext, Tone, message_of
 from deltaworks.alerts.channels.posting import post_json
 from deltaworks.alerts.notification import Notification
@@ -28,11 +30,21 @@ _CARD_COLORS: Final[dict[Tone, str]] = {
 }
 
 
-def slack_sender(spec: SlackChannelSpec, context: MessageContext) -> Any:
+def slack_sender(spec: SlackChannelSpec, context: MessageContext) -> Send:
     """Creates the sender of an incoming webhook."""
+    return _chat_sender(spec, context, slack_content)
 
+
+def teams_sender(spec: TeamsChannelSpec, context: MessageContext) -> Send:
+    """Creates the sender of a workflow."""
+    return _chat_sender(spec, context, teams_content)
+
+
+def _chat_sender(
+    spec: SlackChannelSpec | TeamsChannelSpec, context: MessageContext, content_of: Callable[[Message], dict[str, Any]]
+) -> Send:
     def send(notification: Notification) -> None:
-        content = slack_content(message_of(notification, context))
+        content = content_of(message_of(notification, context))
         post_json(spec.name, spec.url.resolve(), content, timeout_seconds=spec.timeout_seconds)
 
     return send
@@ -62,16 +74,6 @@ def _slack_escape(text: str) -> str:
 
 def _slack_link(link: Link) -> str:
     return f"<{_slack_escape(link.url).replace('|', '%7C')}|{link.text}>"
-
-
-def teams_sender(spec: TeamsChannelSpec, context: MessageContext) -> Any:
-    """Creates the sender of a workflow."""
-
-    def send(notification: Notification) -> None:
-        content = teams_content(message_of(notification, context))
-        post_json(spec.name, spec.url.resolve(), content, timeout_seconds=spec.timeout_seconds)
-
-    return send
 
 
 def teams_content(message: Message) -> dict[str, Any]:

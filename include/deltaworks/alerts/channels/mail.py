@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Any
 
+from deltaworks.alerts.channels.channel import Send
 from deltaworks.alerts.channels.message import Message, MessageContext, message_of
 from deltaworks.alerts.channels.posting import channel_error, content_error
 from deltaworks.alerts.notification import Notification
@@ -20,7 +20,7 @@ from deltaworks.specs.alert_channels import EmailChannelSpec
 from deltaworks.specs.base import resolve_text
 
 
-def email_sender(spec: EmailChannelSpec, context: MessageContext) -> Any:
+def email_sender(spec: EmailChannelSpec, context: MessageContext) -> Send:
     """Creates the sender. One mail goes to all recipients; it is accepted if the server takes it for one of them."""
 
     def send(notification: Notification) -> None:
@@ -78,11 +78,10 @@ def _errors(spec: EmailChannelSpec) -> Iterator[None]:
     """Raises the channel's errors for those of SMTP. A permanent rejection of the text concerns this mail alone."""
     try:
         yield
-    except smtplib.SMTPDataError as error:
-        build = content_error if error.smtp_code >= 500 else channel_error
-        raise build(spec.name, f"it answered {error.smtp_code} ({_text(error.smtp_error)})") from error
     except smtplib.SMTPResponseException as error:
-        raise channel_error(spec.name, f"it answered {error.smtp_code} ({_text(error.smtp_error)})") from error
+        is_content = isinstance(error, smtplib.SMTPDataError) and error.smtp_code >= 500
+        build = content_error if is_content else channel_error
+        raise build(spec.name, f"it answered {error.smtp_code} ({_text(error.smtp_error)})") from error
     except (smtplib.SMTPException, OSError) as error:
         raise channel_error(spec.name, type(error).__name__) from error
 

@@ -69,10 +69,10 @@ def message_of(notification: Notification, context: MessageContext) -> Message:
     """Builds the message of a notification."""
     is_resolved = notification.kind == "resolved"
     next_step = "" if is_resolved else _next_step(notification)
-    runbook, console = runbook_url(notification, context), context.console_url.rstrip("/")
+    runbook, open_alerts = runbook_url(notification, context), alerts_url(context)
     links = [Link(text="Runbook", url=runbook)] if runbook and not is_resolved else []
-    if console:
-        links.append(Link(text="Open alerts", url=f"{console}/alerts"))
+    if open_alerts:
+        links.append(Link(text="Open alerts", url=open_alerts))
     parts = (context.environment, notification.cause, notification.subject, f"since {_instant(notification.since)}")
     return Message(
         title=_title(notification),
@@ -84,6 +84,12 @@ def message_of(notification: Notification, context: MessageContext) -> Message:
         links=tuple(links),
         owner=owner_of(notification, context.owners),
     )
+
+
+def alerts_url(context: MessageContext) -> str:
+    """Returns the console's page of open alerts; empty without a console."""
+    console = context.console_url.rstrip("/")
+    return f"{console}/alerts" if console else ""
 
 
 def runbook_url(notification: Notification, context: MessageContext) -> str:

@@ -6,7 +6,8 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from deltaworks.alerts.channels.message import Message, MessageContext, message_of, runbook_url
+from deltaworks.alerts.channels.channel import Send
+from deltaworks.alerts.channels.message import Message, MessageContext, alerts_url, message_of, runbook_url
 from deltaworks.alerts.channels.posting import post_json
 from deltaworks.alerts.notification import Notification
 from deltaworks.control.clock import parse_iso, utc_now
@@ -23,7 +24,7 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _REMINDER_DELAY: Final = timedelta(hours=1)
 
 
-def pagerduty_sender(spec: PagerDutyChannelSpec, context: MessageContext) -> Any:
+def pagerduty_sender(spec: PagerDutyChannelSpec, context: MessageContext) -> Send:
     """Creates the sender of an Events API v2 integration."""
 
     def send(notification: Notification) -> None:
@@ -71,7 +72,7 @@ def pagerduty_event(notification: Notification, message: Message) -> tuple[str, 
     return "/v2/enqueue", event
 
 
-def alertmanager_sender(spec: AlertmanagerChannelSpec, context: MessageContext) -> Any:
+def alertmanager_sender(spec: AlertmanagerChannelSpec, context: MessageContext) -> Send:
     """Creates the sender of an Alertmanager."""
 
     def send(notification: Notification) -> None:
@@ -113,8 +114,8 @@ def _alertmanager_alert(
         "startsAt": notification.since,
         "endsAt": ends_at.isoformat(timespec="milliseconds"),
     }
-    console = context.console_url.rstrip("/")
-    return alert | ({"generatorURL": f"{console}/alerts"} if console else {})
+    url = alerts_url(context)
+    return alert | ({"generatorURL": url} if url else {})
 
 
 def _labels(

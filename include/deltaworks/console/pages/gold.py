@@ -13,7 +13,7 @@ from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows, read_summary
 from deltaworks.control import paths
 from deltaworks.control.paths import tables_summary
-from deltaworks.control.summaries.gold import GoldVerification, read_gold_verification
+from deltaworks.control.summaries.gold import GoldVerification
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.gold import gold_states
@@ -132,13 +132,6 @@ def _subjects(context: PageContext, cause: str) -> set[str]:
         return set()
 
 
-def _verification(context: PageContext, pipeline: str, table: str) -> GoldVerification | None:
-    try:
-        return read_gold_verification(context.objects, pipeline, table)
-    except DeltaworksError:
-        return None
-
-
 def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str]]) -> list[GoldRow]:
     summary = read_summary(context, TablesSummary, tables_summary(pipeline)).summary
     measured = {table.name: table for table in summary.tables} if summary else {}
@@ -149,7 +142,7 @@ def _rows(context: PageContext, pipeline: str, alert_subjects: dict[str, set[str
         state_now = states[table.name]
         health: TableSummary | None = measured.get(table.name)
         subject, lag = f"{pipeline}.{table.name}", spec.gold.lag_of(table.name)
-        verified = _verification(context, pipeline, table.name)
+        verified = read_summary(context, GoldVerification, paths.gold_verification(pipeline, table.name)).summary
         rows.append(
             GoldRow(
                 pipeline=pipeline,

@@ -1,27 +1,22 @@
-"""Rows of a pipeline that fail a table rule with `on_fail: warn`, counted by the stream: per day, and of the last hour.
-
-As in the summary of quarantine, the last counted batch is named, so the stream adds each batch once.
-"""
+"""Rows of a pipeline that fail a table rule with `on_fail: warn`, counted by the stream by day and in the last hour."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
-from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.paths import rule_warnings_summary
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Summary, SummaryPart, read_summary, write_summary
+from deltaworks.control.summaries.base import WRITE_SECONDS, BatchCounter, CountedSummary, SummaryPart
 
 KEEP_DAYS: Final = 30
-WRITE_SECONDS: Final = 60.0
 #: Length of an interval of the last hour.
 _INTERVAL: Final = timedelta(minutes=5)
 HOUR: Final = timedelta(hours=1)
-#: Maximum number of batches kept in memory while the storage does not answer.
-_MAX_PENDING_BATCHES: Final = 1_000
 
 
 class RowCount(SummaryPart):
@@ -68,8 +63,8 @@ class RuleWarnings(SummaryPart):
         return tuple(one for one in self.intervals if (at := parse_iso(one.at)) is not None and now - at <= HOUR)
 
 
-class RuleWarningsSummary(Summary):
-    """The counts of all rules with `on_fail: warn`. `through_batch` of `generation` is the last counted batch."""
+class RuleWarningsSummary(CountedSummary):
+    """The counts of all rules with `on_fail: warn`."""
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="summary of rule warnings",
@@ -77,8 +72,6 @@ class RuleWarningsSummary(Summary):
         hint="The stream starts a new one with its next batch.",
     )
 
-    generation: int = 1
-    through_batch: int = -1
     rules: tuple[RuleWarnings, ...] = ()
 
     def of_rule(self, table: str, rule: str) -> RuleWarnings:
@@ -87,8 +80,17 @@ class RuleWarningsSummary(Summary):
         return next(matching, RuleWarnings(table=table, rule=rule))
 
 
-class RuleWarningsCounter:
-    """Adds the rows of batches to the summary. Single-threaded. If a write fails, the next one includes its rows.
+@dataclass(frozen=True, slots=True)
+class LandedBatch:
+    """When a batch landed, its rows by table, and its failed rows by `table.rule`."""
+
+    at: datetime
+    rows: Mapping[str, int]
+    failed: Mapping[str, int]
+
+
+class RuleWarningsCounter(BatchCounter[RuleWarningsSummary, LandedBatch]):
+    """Adds the rows of batches to the summary.
 
     Args:
         rules: names of the rules with `on_fail: warn`, by table. Without any nothing is written.
@@ -103,11 +105,9 @@ class RuleWarningsCounter:
         generation: int,
         interval_seconds: float = WRITE_SECONDS,
     ) -> None:
-        self._objects, self._pipeline, self._generation = objects, pipeline, generation
+        empty = RuleWarningsSummary(pipeline=pipeline, at="", generation=generation)
+        super().__init__(objects, rule_warnings_summary(pipeline), empty, interval_seconds=interval_seconds)
         self._rules = {table: tuple(names) for table, names in rules.items()}
-        self._interval = timedelta(seconds=interval_seconds)
-        self._pending: dict[int, tuple[datetime, Mapping[str, int], Mapping[str, int]]] = {}
-        self._written_at: datetime | None = None
 
     def add(self, batch_id: int, rows: Mapping[str, int], failed: Mapping[str, int], *, at: datetime) -> None:
         """Adds a batch without writing.
@@ -117,38 +117,18 @@ class RuleWarningsCounter:
             failed: rows by `table.rule`.
         """
         counted = {table: number for table, number in rows.items() if number and self._rules.get(table)}
-        if counted and (batch_id in self._pending or len(self._pending) < _MAX_PENDING_BATCHES):
-            self._pending[batch_id] = at, counted, failed
+        if counted:
+            self._remember(batch_id, LandedBatch(at, counted, failed))
 
-    def write(self, now: datetime | None = None, *, force: bool = False) -> None:
-        """Writes the rows added since the last write, if the interval has passed or with `force`."""
-        now = now or utc_now()
-        is_due = self._written_at is None or now - self._written_at >= self._interval
-        if not self._pending or not (force or is_due):
-            return
-        self._written_at = now
-        key = rule_warnings_summary(self._pipeline)
-        stored, etag = read_summary(RuleWarningsSummary, self._objects, key)
-        if stored is None or stored.generation != self._generation:
-            stored = RuleWarningsSummary(pipeline=self._pipeline, at="", generation=self._generation)
-        batches = [batch for batch in sorted(self._pending) if batch > stored.through_batch]
-        if batches:
-            updated = stored.replace(
-                at=now.isoformat(timespec="milliseconds"), through_batch=batches[-1], rules=self._added(stored, batches)
-            )
-            if not write_summary(self._objects, key, updated, etag=etag):
-                return  # another process wrote meanwhile: the next write adds to that
-        self._pending.clear()
-
-    def _added(self, stored: RuleWarningsSummary, batches: Iterable[int]) -> tuple[RuleWarnings, ...]:
-        """Returns the counts of all declared rules with these batches. Other rules are dropped."""
+    def with_batches(self, stored: RuleWarningsSummary, batches: Mapping[int, LandedBatch]) -> RuleWarningsSummary:
+        """Returns the counts of all declared rules with further batches. Other rules are dropped."""
         counts = {(table, rule): stored.of_rule(table, rule) for table, names in self._rules.items() for rule in names}
-        for batch in batches:
-            at, rows, failed = self._pending[batch]
+        for _, batch in sorted(batches.items()):
             for (table, rule), one in counts.items():
-                if table in rows:
-                    counts[table, rule] = one.with_rows(rows[table], failed.get(f"{table}.{rule}", 0), at=at)
-        return tuple(one for one in counts.values() if one.days)
+                if table in batch.rows:
+                    failed = batch.failed.get(f"{table}.{rule}", 0)
+                    counts[table, rule] = one.with_rows(batch.rows[table], failed, at=batch.at)
+        return stored.replace(rules=tuple(one for one in counts.values() if one.days))
 
 
 def _added(counts: tuple[RowCount, ...], at: str, rows: int, failed: int) -> tuple[RowCount, ...]:

@@ -201,7 +201,7 @@ def test_the_rarest_of_too_many_kinds_are_counted_together() -> None:
         OpenRowCount(date="2026-03-01", reason="unknown_event", event=f"e{n}", rows=n + 1) for n in range(MAX_KINDS + 3)
     ]
 
-    summary = QuarantineSummary(pipeline="games", at="").with_rows(many, through_batch=1, at="now")
+    summary = QuarantineSummary(pipeline="games", at="").with_rows(many)
 
     assert len(summary.open_rows) == MAX_KINDS
     assert summary.other_rows == 1 + 2 + 3
