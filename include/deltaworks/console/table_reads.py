@@ -81,8 +81,8 @@ class ReadLimits:
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
 
 
-#: A child needs two seconds of CPU; on a machine at its limits that takes several times as long, however often a page is
-#: opened again. The page process itself gives up after 20 s.
+#: A child needs two seconds of CPU; on a busy machine that takes several times as long, however often a page is opened
+#: again. The page process itself gives up after 20 s.
 TABLE_LIMITS: Final = ReadLimits(seconds=15.0, wait_seconds=1.0, max_output_bytes=1 << 20)
 #: The queries of a dashboard end after 60 s by themselves; the rest is for the start of the child and the drawing.
 DASHBOARD_LIMITS: Final = ReadLimits(seconds=75.0, wait_seconds=30.0, max_output_bytes=32 << 20)

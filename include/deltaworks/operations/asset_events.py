@@ -108,18 +108,23 @@ class AssetAnnouncer:
             now_due: whether tables are announced before their interval is over, at the end of a run.
 
         Raises:
-            DeltaworksError: Airflow or the storage does not answer; the next call catches up.
+            Exception: of the first table that could not be read or announced, after all were tried; the next call
+                catches up.
         """
         self._refresh_assets()
         announced: list[str] = []
-        try:
-            for table in self._tables:
-                name = asset_name(table.kind, self._pipeline, table.name)
-                is_due = now_due or self._clock() - table.announced_at >= self._every_seconds
+        errors: list[Exception] = []
+        for table in self._tables:
+            name = asset_name(table.kind, self._pipeline, table.name)
+            is_due = now_due or self._clock() - table.announced_at >= self._every_seconds
+            try:
                 if name in self._assets and is_due and self._announce_table(table, name):
                     announced.append(name)
-        finally:
-            self._emit_lineage(announced)
+            except Exception as error:
+                errors.append(error)
+        self._emit_lineage(announced)
+        if errors:
+            raise errors[0]
         return announced
 
     def _refresh_assets(self) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from deltaworks.specs.gold import build_order
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
-from deltaworks.specs.table import TableSpec
+from deltaworks.specs.table import RESCUED_COLUMN, REST_COLUMN, TableSpec
 
 #: Columns that the engine adds to tables of events, and to tables derived from them.
 ENGINE_COLUMNS: Final[dict[str, str]] = {
@@ -137,7 +138,7 @@ def table_descriptions(spec: PipelineSpec) -> dict[str, TableDescription]:
     columns |= {"quarantine": _QUARANTINE_COLUMNS, ARCHIVE: _ARCHIVE_COLUMNS}
     if spec.mutations is not None:
         columns |= dict.fromkeys((spec.mutations.names, spec.mutations.intervals), _MUTATION_COLUMNS)
-    for gold in spec.gold.tables:
+    for gold in build_order(spec.gold.tables):
         columns[gold.name] = dict(gold.columns)
         # A column that SQL passes on usually keeps its name.
         personal[gold.name] = frozenset().union(*(personal.get(name, frozenset()) for name in gold.reads))
@@ -199,14 +200,10 @@ def _texts_of(columns: Iterable[object]) -> dict[str, str]:
 
 def _personal_columns(spec: PipelineSpec, table: TableSpec) -> frozenset[str]:
     """Returns the columns whose values, tokens of them or parts of them are personal data by declaration."""
-    personal = set[str]()
-    masked = {private.path for private in spec.private if private.keep != "nothing"}
     paths = {column.name: (column.path,) for column in table.columns} | {"event_id": spec.event.id}
-    for name, sources in paths.items():
-        declared = [spec.privacy.field_for(path) for path in sources] if spec.privacy is not None else []
-        if any(one is not None and one.action != "drop" for one in declared) or masked & {*sources}:
-            personal.add(name)
-    return frozenset(personal & {*table.column_types()})
+    personal = {name for name, sources in paths.items() if any(map(spec.is_personal, sources))}
+    undeclared = {REST_COLUMN, RESCUED_COLUMN} if spec.privacy is not None else set[str]()
+    return frozenset((personal | undeclared) & {*table.column_types()})
 
 
 _BATCH_COLUMNS: Final[dict[str, str]] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.base import Bytes, Name, Spec
+from deltaworks.specs.base import Bytes, Name, Spec, path_names, paths_overlap
 from deltaworks.specs.dashboards import DashboardSpec
 from deltaworks.specs.enrich import (
     ENRICH_CHANGES,
@@ -296,6 +296,15 @@ class PipelineSections(Spec):
             KeyError: there is no such table.
         """
         return {table.name: table for table in self.tables}[name]
+
+    def is_personal(self, path: str) -> bool:
+        """Returns whether a column with this path has personal data, tokens of them or parts of them, also in a struct.
+
+        Dropped fields are null and do not count. List indexes are ignored.
+        """
+        declared = [field.path for field in self.privacy.fields if field.action != "drop"] if self.privacy else []
+        declared += [field.path for field in self.private if field.keep != "nothing"]
+        return any(paths_overlap(path_names(path), path_names(other)) for other in declared)
 
     def fingerprint(self) -> str:
         """Returns a short digest of the complete spec. Each batch records it."""

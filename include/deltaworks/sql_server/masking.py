@@ -3,8 +3,9 @@
 The columns keep name, place and type, and are null, so that saved queries, dashboards and the pipeline's own views work
 for all users. Personal are:
 
-- in bronze tables and quarantine: columns that read a field declared in `privacy`, also as a part of a struct;
-  undeclared fields (`_rest`) and the raw event of quarantine;
+- in bronze tables and quarantine: columns that read a field declared in `privacy`, also as a part of a struct, and
+  `event_id` if the id of events is such a field; undeclared fields, which are `_rest`, `_rescued` and columns that
+  schema evolution has added; the raw event of quarantine;
 - in other tables of the pipeline (gold, live, keyed, reference tables): columns of the same names. Values that are or
   contain a token are null in all other columns too, also in pipelines that read gold of others.
 """
@@ -16,11 +17,11 @@ from typing import Final
 import pyarrow as pa
 
 from deltaworks.privacy.tokens.envelope_encryption import RANDOM_TOKEN_PREFIX, TOKEN_LENGTH, TOKEN_PREFIX
-from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy import PrivacySpec
-from deltaworks.specs.table import REST_COLUMN
+from deltaworks.specs.table import RESCUED_COLUMN, REST_COLUMN
 
+#: Columns with fields that no declaration names, so that nothing says which of them are personal.
+_UNDECLARED: Final = frozenset({REST_COLUMN, RESCUED_COLUMN})
 #: Columns of quarantine with the event.
 _QUARANTINE: Final = frozenset({"raw"})
 #: Matches a text that contains a token.
@@ -28,33 +29,32 @@ _TOKEN: Final = f"({TOKEN_PREFIX}|{RANDOM_TOKEN_PREFIX})[a-z2-7]{{{TOKEN_LENGTH 
 
 
 def personal_columns(spec: PipelineSpec, table: str) -> frozenset[str]:
-    """Returns the columns of a table that are personal by declaration or name. Empty without `privacy`."""
-    privacy = spec.privacy
-    if privacy is None:
+    """Returns the columns of a table that are personal by declaration or name. Empty without personal data."""
+    if not _has_personal_data(spec):
         return frozenset()
     bronze = {declared.name: declared for declared in spec.tables}
     own = [bronze[table]] if table in bronze else list(bronze.values())
-    names = {column.name for declared in own for column in declared.columns if _is_personal(column.path, privacy)}
-    return frozenset(names | {REST_COLUMN} | (_QUARANTINE if table in spec.engine_tables else set()))
+    names = {column.name for declared in own for column in declared.columns if spec.is_personal(column.path)}
+    names |= {"event_id"} if any(map(spec.is_personal, spec.event.id)) else set()
+    return frozenset(names | _UNDECLARED | (_QUARANTINE if table in spec.engine_tables else set()))
 
 
-def _is_personal(path: str, privacy: PrivacySpec) -> bool:
-    """Returns whether a column with this path reads a private field, or a struct with one. A dropped field is null."""
-    field = privacy.field_for(path)
-    if field is not None:
-        return field.action != "drop"
-    names = path_names(path)
-    return any(path_names(other.path)[: len(names)] == names for other in privacy.fields if other.action != "drop")
+def _has_personal_data(spec: PipelineSpec) -> bool:
+    return spec.privacy is not None or bool(spec.private)
 
 
 def projection(spec: PipelineSpec, table: str, schema: pa.Schema, *, show_personal: bool) -> str:
     """Returns the select list of a table's view."""
     # Gold of other pipelines may bring their tokens.
-    if show_personal or (spec.privacy is None and not spec.gold.cross_pipeline_inputs):
+    if show_personal or not (_has_personal_data(spec) or spec.gold.cross_pipeline_inputs):
         return "*"
-    hidden = personal_columns(spec, table)
-    is_bronze = any(declared.name == table for declared in spec.tables)
-    return ", ".join(_expression(field, hidden=field.name in hidden, by_value=not is_bronze) for field in schema)
+    hidden, by_value = personal_columns(spec, table), True
+    bronze = next((declared for declared in spec.tables if declared.name == table), None)
+    if bronze is not None and _has_personal_data(spec):
+        hidden |= {*schema.names} - {*bronze.column_types()}
+        # Notifications name the keys of other tables' rows.
+        by_value = bronze.announces is not None
+    return ", ".join(_expression(field, hidden=field.name in hidden, by_value=by_value) for field in schema)
 
 
 def _expression(field: pa.Field, *, hidden: bool, by_value: bool) -> str:

@@ -206,7 +206,8 @@ class SqlServerProcess:
         return counts
 
     def _serve(self, opened: OpenServer) -> None:
-        loaded = declaration_state(self._catalog.root)
+        # The declarations may have changed while the server was opened.
+        loaded = None
         while not self._leased_process.should_stop:
             state = declaration_state(self._catalog.root)
             try:

@@ -130,7 +130,7 @@ class QueryEngine:
             names = self.names(caller.access)
             keys = names.keys(parsed)
             snapshots = self._snapshots.current(keys.values())
-            version = (names, parsed.text, tuple(map(type, parameters or ())), tuple(map(snapshots.get, keys.values())))
+            version = (names, parsed.text, tuple(map(type, parameters or ())), _versions(keys, snapshots))
             schema = self._cached_schema(version)
             if schema is None:
                 with self._planning(caller, names, keys, snapshots) as session:
@@ -253,7 +253,7 @@ class QueryEngine:
     ) -> pa.Schema:
         schema, name = table
         keys = names.keys_of(schema, name)
-        version = (names, table, tuple(map(snapshots.get, keys.values())))
+        version = (names, table, _versions(keys, snapshots))
         row_schema = self._cached_schema(version)
         if row_schema is None:
             try:
@@ -380,6 +380,12 @@ class QueryEngine:
         )
 
 
+def _versions(keys: Keys, snapshots: Mapping[str, Snapshot]) -> tuple[object, ...]:
+    """Returns the versions of tables and their problems. Unlike the snapshots they hold no file lists in memory."""
+    read = map(snapshots.get, keys.values())
+    return tuple(None if snapshot is None else (snapshot.version, snapshot.problem) for snapshot in read)
+
+
 class RunningQuery:
     """One query from its slot until its end. `batches` is for one thread; all other methods are thread-safe.
 
@@ -418,11 +424,13 @@ class RunningQuery:
         """Runs the statement until its first rows.
 
         Raises:
-            DeltaworksError: the query failed, and has ended.
+            DeltaworksError: the query failed, and has ended; SQL_ACCESS_DENIED if its user may no longer read a table.
         """
         with self._working, self._failures():
-            statement = self._statement
-            session = self._engine.acquire_session(self._engine.names(self.caller.access))
+            statement, names = self._statement, self._engine.names(self.caller.access)
+            # Roles and declarations may have changed since the statement was planned.
+            names.keys(statement.parsed)
+            session = self._engine.acquire_session(names)
             with self._owning:
                 self._session = session
             session.bind(statement.keys, statement.snapshots or {})

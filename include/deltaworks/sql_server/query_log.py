@@ -135,6 +135,9 @@ class QueryLog:
             _LOGGER.warning("The log dropped %d queries since the start: too many waited", self.dropped)
 
     def _commit_with_retries(self, records: list[QueryRecord]) -> None:
+        # A failed commit may have reached the log: records that give up keep their step, so that the next ones do not
+        # count as already committed.
+        self._step += 1
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._commit(records)
@@ -146,14 +149,13 @@ class QueryLog:
         self.dropped += len(records)
 
     def _commit(self, records: list[QueryRecord]) -> None:
-        metadata = user_metadata(pipeline="deltaworks", batch=self._step + 1, operation="log_queries")
+        metadata = user_metadata(pipeline="deltaworks", batch=self._step, operation="log_queries")
         table = self._lake.ensure(
             paths.sql_query_log(), SCHEMA, user_metadata=metadata, partition_by=["query_date"]
         )  # fmt: skip
         rows = pa.Table.from_pylist([_row(record) for record in records], schema=SCHEMA)
-        step = Step(self._app_id, self._step + 1)
+        step = Step(self._app_id, self._step)
         self._lake.append(table, paths.sql_query_log(), rows, step=step, user_metadata=metadata)
-        self._step += 1
 
     def _upkeep(self) -> None:
         """Deletes old rows, compacts small files, and deletes unused ones after a week. Retries errors the next day."""

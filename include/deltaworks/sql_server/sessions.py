@@ -84,11 +84,7 @@ class Names:
 
     def _keys_of(self, schema: str, name: str) -> dict[tuple[str, str], str]:
         if schema not in self.schemas:
-            raise ConfigError(
-                "SQL_ACCESS_DENIED",
-                f"There is no pipeline {schema!r}, or no role of yours may read it.",
-                hint=nearest_names_hint([schema], self.schemas, prefix="You may read:"),
-            )
+            raise _access_denied(schema, self.schemas)
         spec = self._specs.get(schema)
         keys = {QUERIES_TABLE: paths.sql_query_log()} if spec is None else table_keys(spec)
         tables = [name] if spec is None or name in keys else _tables_of_view(spec, name)
@@ -99,6 +95,14 @@ class Names:
                 hint=nearest_names_hint([name], self.declared(schema), prefix="Its tables are"),
             )
         return {(schema, table): keys[table] for table in tables}
+
+
+def _access_denied(schema: str, readable: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "SQL_ACCESS_DENIED",
+        f"There is no pipeline {schema!r}, or no role of yours may read it.",
+        hint=nearest_names_hint([schema], readable, prefix="You may read:"),
+    )
 
 
 def _tables_of_view(spec: PipelineSpec, name: str) -> list[str]:
@@ -175,6 +179,9 @@ class Session:
         run(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
         run(f'CREATE SCHEMA "{schema}"')
         spec, problems = self.names.spec(schema), dict[str, str]()
+        if spec is None and schema != PROJECT:
+            # Without a declaration nothing says which columns are personal.
+            raise _access_denied(schema, self.names.schemas)
         for name, snapshot in bound.items():
             if snapshot.problem:
                 problems[f"{schema}.{name}"] = snapshot.problem

@@ -164,6 +164,19 @@ def test_an_event_that_airflow_did_not_take_is_created_by_the_next_look(
     assert announcer.announce() == [VISITS]
 
 
+def test_a_table_that_cannot_be_read_holds_back_no_other(catalog: Catalog, airflow: Airflow, clock: Clock) -> None:
+    airflow.known[REQUESTS] = 8
+    announcer = announce_from_now(catalog, airflow, clock)
+    append(catalog, 1)
+    append(catalog, 1, "requests")
+    log = next(Path(catalog.environment.lake.prefix).rglob("visits/_delta_log/*.json"))
+    log.write_text("damaged")
+
+    with pytest.raises(Exception, match="visits"):
+        announcer.announce()
+    assert [asset for asset, _ in airflow.events] == [8]
+
+
 def test_gold_that_the_stream_builds_is_announced_and_other_gold_is_not() -> None:
     gold = {"name": "fresh", "sql": "fresh.sql", "reads": ("visits",), "partition_by": "event_date"}
     tables = [{**gold, "lag": "30s"}, {**gold, "name": "nightly"}]

@@ -35,9 +35,34 @@ def test_a_column_is_personal_by_its_field_a_part_of_it_or_its_struct() -> None:
         declare_table("t", *columns, "four string from gone"),
         privacy={"namespace": "people", "subject": "a.id", "fields": fields},
     )
-    assert personal_columns(spec, "t") == {"one", "whole_a", "two", "_rest"}
-    assert personal_columns(spec, "any_gold") == {"one", "whole_a", "two", "_rest"}
+    assert personal_columns(spec, "t") == {"one", "whole_a", "two", "_rest", "_rescued"}
+    assert personal_columns(spec, "any_gold") == {"one", "whole_a", "two", "_rest", "_rescued"}
     assert "raw" in personal_columns(spec, "quarantine")
+
+
+def test_fields_that_no_column_declares_are_hidden_and_so_is_the_id_of_events_if_it_is_personal() -> None:
+    spec = pipeline_spec(
+        declare_table("t", "one string from one", evolve="add_columns"),
+        event={"id": "who", "name": {"path": "name"}, "time": {"path": "at"}},
+        privacy={
+            "namespace": "people",
+            "subject": "who",
+            "fields": [{"path": "who", "action": "token", "as": "person"}],
+        },
+    )
+    row = {"event_id": TOKEN, "event_name": "t", "one": "1", "_rescued": '{"mail": "a@b"}', "mail": "a@b"}
+    rows = pa.Table.from_pylist([row])
+
+    assert shown(spec, "t", rows) == [{**dict.fromkeys(row), "event_name": "t", "one": "1"}]
+    assert shown(spec, "t", rows, show_personal=True) == [row]
+
+
+def test_a_truncated_address_is_personal_without_a_section_of_privacy() -> None:
+    private = [{"path": "ip", "keep": "network"}, {"path": "phone", "keep": "nothing"}]
+    spec = pipeline_spec(declare_table("t", "ip string from ip", "phone string from phone"), private=private)
+
+    assert "ip" in personal_columns(spec, "t")
+    assert "phone" not in personal_columns(spec, "t")
 
 
 def test_a_pipeline_without_personal_data_is_shown_as_it_is() -> None:

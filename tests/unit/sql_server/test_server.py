@@ -21,7 +21,16 @@ from deltaworks.sql_server import messages
 from deltaworks.sql_server.process import OpenServer
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import append_rows
-from tests.unit.sql_server.sql_harness import PASSWORD, TOKEN, append_orders, connect, query, serving, sql_project
+from tests.unit.sql_server.sql_harness import (
+    PASSWORD,
+    TOKEN,
+    append_orders,
+    connect,
+    query,
+    serving,
+    sql_project,
+    write_users,
+)
 from tests.waiting import eventually
 
 ENDLESS = "SELECT count(*) FROM range(100000000) AS a, range(1000000) AS b WHERE a.range % 7 = b.range % 11"
@@ -95,6 +104,25 @@ def test_a_user_reads_the_pipelines_of_its_roles_only(server: OpenServer) -> Non
     with connect(server) as connection:
         objects = connection.adbc_get_objects(depth="tables").read_all().to_pylist()
     assert [schema["db_schema_name"] for schema in objects[0]["catalog_db_schemas"]] == ["shop"]
+
+
+def test_a_ticket_gives_no_more_than_the_roles_of_its_user_when_it_is_used(tmp_path: Path) -> None:
+    command = messages.encode("CommandStatementQuery", query="SELECT person, page FROM people.visits")
+    with serving(sql_project(tmp_path)) as server, flight.connect(server.url) as client:
+        options = flight.FlightCallOptions(headers=[client.authenticate_basic_token("pia", PASSWORD)])
+
+        def planned() -> flight.Ticket:
+            return client.get_flight_info(flight.FlightDescriptor.for_command(command), options).endpoints[0].ticket
+
+        tickets = [planned() for _ in range(3)]
+        assert client.do_get(tickets[0], options).read_all().to_pylist() == [{"person": TOKEN, "page": "/home"}]
+        write_users(tmp_path, {"pia": ["analyst"]})
+        server.users.reload()
+        assert client.do_get(tickets[1], options).read_all().to_pylist() == [{"person": None, "page": "/home"}]
+        write_users(tmp_path, {"pia": ["seller"]})
+        server.users.reload()
+        with pytest.raises(flight.FlightError, match="SQL_ACCESS_DENIED"):
+            client.do_get(tickets[2], options).read_all()
 
 
 @pytest.mark.parametrize(
