@@ -121,6 +121,7 @@ class AssetAnnouncer:
                 if name in self._assets and is_due and self._announce_table(table, name):
                     announced.append(name)
             except Exception as error:
+                log.warning("pipeline=%s table=%s was not announced: %s", self._pipeline, table.name, str(error)[:300])
                 errors.append(error)
         self._emit_lineage(announced)
         if errors:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import DeltaError
 
 from deltaworks.control import paths
 from deltaworks.operations import asset_events as module
@@ -164,7 +165,9 @@ def test_an_event_that_airflow_did_not_take_is_created_by_the_next_look(
     assert announcer.announce() == [VISITS]
 
 
-def test_a_table_that_cannot_be_read_holds_back_no_other(catalog: Catalog, airflow: Airflow, clock: Clock) -> None:
+def test_a_table_that_cannot_be_read_holds_back_no_other(
+    catalog: Catalog, airflow: Airflow, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     airflow.known[REQUESTS] = 8
     announcer = announce_from_now(catalog, airflow, clock)
     append(catalog, 1)
@@ -172,9 +175,10 @@ def test_a_table_that_cannot_be_read_holds_back_no_other(catalog: Catalog, airfl
     log = next(Path(catalog.environment.lake.prefix).rglob("visits/_delta_log/*.json"))
     log.write_text("damaged")
 
-    with pytest.raises(Exception, match="visits"):
+    with pytest.raises(DeltaError):
         announcer.announce()
     assert [asset for asset, _ in airflow.events] == [8]
+    assert "table=visits was not announced" in caplog.text
 
 
 def test_gold_that_the_stream_builds_is_announced_and_other_gold_is_not() -> None:
