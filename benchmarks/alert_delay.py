@@ -125,7 +125,7 @@ def _evaluate_until_notified(
 ) -> Outcome:
     from deltaworks.control.objects import open_objects
     from deltaworks.rules.inputs import RuleTables
-    from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
+    from deltaworks.rules.process import PipelineEvaluator
     from deltaworks.specs.notice_delay import EVALUATION_INTERVAL_SECONDS
     from deltaworks.tables.lake import Lake
 

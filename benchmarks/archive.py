@@ -119,7 +119,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     from deltaworks.events.chunks import BatchMetadata
     from deltaworks.sources.kafka.offsets import kafka_archive_columns
     from deltaworks.sources.kafka.source import KafkaReader
-    from deltaworks.specs.sources.records import KafkaSourceSpec
+    from deltaworks.specs.record_sources import KafkaSourceSpec
 
     if not isinstance(spec.source, KafkaSourceSpec):
         raise TypeError(spec.source.kind)

@@ -10,7 +10,7 @@ import sys
 import threading
 
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 
 def main() -> int:

@@ -103,7 +103,7 @@ def _with_tables(spec: PipelineSpec, *tables: Any) -> PipelineSpec:
 
 
 def _reading(spec: PipelineSpec, bootstrap: str, records: int) -> PipelineSpec:
-    from deltaworks.specs.sources.records import KafkaSourceSpec
+    from deltaworks.specs.record_sources import KafkaSourceSpec
 
     source = KafkaSourceSpec(
         kind="kafka", bootstrap_servers=bootstrap, topics=(_TOPIC,), max_records_per_batch=_batch(records)

@@ -104,7 +104,7 @@ def _boto3_tuples(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
     from deltaworks.sources.kinesis.rows import ROW_SCHEMA
-    from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
+    from deltaworks.sources.spark_formats.data_sources import KinesisDataSource
 
     def tuples() -> Iterator[tuple[Any, ...]]:
         for ordinal, record in enumerate(_boto3_records(endpoint)):

@@ -174,7 +174,7 @@ class _MutationBatch:
         self, table: Path, declared: TableSpec, intervals: DataFrame, affected: AffectedRange, size: int
     ) -> None:
         from deltaworks.mutations.merge import TableMerge, merge_settings
-        from deltaworks.tables.spark.session import override_settings
+        from deltaworks.tables.spark_session import override_settings
 
         session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
@@ -190,7 +190,7 @@ class _PlainMerge:
     requests: DataFrame
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.tables.spark.session import override_settings
+        from deltaworks.tables.spark_session import override_settings
 
         self.requests.createOrReplaceTempView("renames")
         statement = f"""

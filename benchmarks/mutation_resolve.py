@@ -136,7 +136,7 @@ def _with_growth(result: Result, doublings: dict[str, float]) -> Result:
 
 
 def _ours(spark: SparkSession, name: str, path: Path) -> Side:
-    from deltaworks.mutations.resolve import resolve
+    from deltaworks.mutations.entities import resolve
 
     return Side(name, _resolve_all_intervals(spark, path, resolve))
 
@@ -156,9 +156,9 @@ def _resolve_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[
 
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
     """Resolves the same requests, following one rename of each id per round."""
+    from deltaworks.mutations.entities import Trace, build_intervals
     from deltaworks.mutations.interval_diff import follow_pointers, local_checkpoint, moves
     from deltaworks.mutations.requests import last_updates, timeline
-    from deltaworks.mutations.resolve import Trace, build_intervals
 
     rounds = longest - 1
     bound = min(rounds, _ROUNDS)

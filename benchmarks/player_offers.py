@@ -193,7 +193,7 @@ class _TimedSink:
     delays: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from deltaworks.events.token_lookup import lookup_tokens
+        from deltaworks.events.redaction_keys import lookup_tokens
 
         players = [f"p-{number}" for number in range(_PLAYERS)]
         tokens = lookup_tokens(self.game.catalog, "players", kind="player", values=players)

@@ -24,7 +24,7 @@ def run(options: Options) -> list[Result]:
     from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control.objects import open_objects
     from deltaworks.rules.inputs import RuleTables
-    from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
+    from deltaworks.rules.process import PipelineEvaluator
     from deltaworks.tables.lake import Lake
 
     taken: list[float] = []

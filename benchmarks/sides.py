@@ -35,7 +35,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 MASTER = "local[2]"
 _PARAMS = "eventParams"

@@ -127,7 +127,7 @@ def main(root: str, strategy: str) -> None:
     import psutil
 
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
-    from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
+    from deltaworks.recovery.reprocess.replace_rows import MAX_DIRECT_BYTES
     from deltaworks.recovery.reprocess.run import Reprocess
     from deltaworks.recovery.reprocess.selection import Selection
 
@@ -135,7 +135,7 @@ def main(root: str, strategy: str) -> None:
     catalog = small_project(Path(root))
 
     def spark() -> SparkSession:
-        from deltaworks.tables.spark.session import build_session
+        from deltaworks.tables.spark_session import build_session
 
         if not sessions:
             sessions.append(build_session(catalog.environment, app_name="small_reprocess"))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltaworks.sources.spark_formats.s3_sqs.source import CloudFilesDataSource as DefaultSource
+from deltaworks.sources.spark_formats.data_sources import CloudFilesDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltaworks.sources.spark_formats.kinesis import KinesisDataSource as DefaultSource
+from deltaworks.sources.spark_formats.data_sources import KinesisDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from deltaworks.sources.spark_formats.s3_sqs.source import S3SqsDataSource as DefaultSource
+from deltaworks.sources.spark_formats.data_sources import S3SqsDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

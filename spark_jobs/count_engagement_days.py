@@ -18,7 +18,7 @@ from deltaworks.mutations.read_changes import commit_position, last_committed_po
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 READER, DAY = "engagement_days", ["org_id", "engagement_date"]
 KEY = paths.reader(READER)

@@ -9,13 +9,13 @@ from functools import partial
 from deltaworks.control.health.heartbeat import group_backoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.group.run import GroupRun
+from deltaworks.engine.group_run import GroupRun
 from deltaworks.errors import job_line
 from deltaworks.lineage.runs import stream_lineage
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.groups import stream_groups
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from deltaworks.lineage.runs import stream_lineage
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.share_conf import stream_share
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 
 def main() -> int:

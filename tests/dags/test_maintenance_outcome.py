@@ -18,7 +18,7 @@ from deltaworks.airflow.maintenance_dags import RecordNightOperator, describe_fa
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.base import read_summary
-from deltaworks.control.summaries.nights import NightsSummary
+from deltaworks.control.summaries.jobs import NightsSummary
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.specs.maintenance import MaintenanceSpec
 

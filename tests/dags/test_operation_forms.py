@@ -34,7 +34,7 @@ EMPTY = {
 
 def params_of(declared: Operation) -> Any:
     """Returns the params of a form that has only this operation."""
-    from deltaworks.airflow.operation_forms import form_params
+    from deltaworks.airflow.operation_dags import form_params
 
     form = DagForm(kind=declared.kind, operations=(replace(declared, action="", actions_from=""),))
     return form_params(form, SHOP if declared.scope == "pipeline" else None)
@@ -144,7 +144,7 @@ def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> N
 
 
 def test_a_table_that_some_actions_need_is_not_offered_as_all_tables() -> None:
-    from deltaworks.airflow.operation_forms import form_params
+    from deltaworks.airflow.operation_dags import form_params
 
     def unset(kind: str) -> str:
         return str(form_params(form_by_kind(kind), SHOP)["table"].schema["values_display"]["null"])

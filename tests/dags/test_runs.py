@@ -23,7 +23,7 @@ from moto.server import ThreadedMotoServer
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import nights_summary
-from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summaries.jobs import Night, NightsSummary
 from deltaworks.errors import ConfigError
 from deltaworks.testing import present
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project

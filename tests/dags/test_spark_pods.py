@@ -12,7 +12,7 @@ from deltaworks.airflow.child_process import error_of
 from deltaworks.airflow.operators import SparkJobHook, SparkJobOperator
 from deltaworks.kubernetes.manifests import connection
 from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
-from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.environment_sections import KubernetesSpec
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import run_python, write_project
 from tests.dags.test_operators import FakeTaskInstance, conf_of, option

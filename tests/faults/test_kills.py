@@ -19,7 +19,7 @@ from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict, added_again, rows_in_folder
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
-from tests.spark.engine.group.group_harness import MEMBERS, GroupHarness
+from tests.spark.engine.group_harness import MEMBERS, GroupHarness
 
 TABLES = 30
 #: Numbers of committed tables, between first and last, after which a driver is killed.

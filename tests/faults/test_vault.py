@@ -14,7 +14,7 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.key_service import LocalKeyring
 from deltaworks.privacy.vault.job import maintain
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault

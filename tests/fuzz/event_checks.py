@@ -23,7 +23,7 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import PayloadSpec
+from deltaworks.specs.record_sources import PayloadSpec
 from deltaworks.testing import declare_table
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
 

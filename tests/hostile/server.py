@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from collector.admission import Bounds
 from collector.process import CollectorProcess
 from collector.redaction import SourceRedactor
-from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.key_service import LocalKeyring
 from deltaworks.privacy.tokens.envelope_encryption import Sealer
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.collector import CollectorSpec

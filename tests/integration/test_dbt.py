@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.scaffolding.dbt_sources import dbt_sources
+from deltaworks.scaffolding.other_tools import dbt_sources
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import append_rows, catalog_of, declare_table, pipeline_spec, write_files

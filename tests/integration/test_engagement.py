@@ -19,7 +19,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
-from deltaworks.specs.sources.records import KafkaSourceSpec
+from deltaworks.specs.record_sources import KafkaSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from deltaworks.testing import load_project, table_rows

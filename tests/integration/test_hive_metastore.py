@@ -21,12 +21,12 @@ import pyarrow as pa
 from deltaworks.catalogs.hive import hive_settings
 from deltaworks.catalogs.sync import sync_pipeline
 from deltaworks.control import paths
-from deltaworks.specs.catalogs import HiveCatalogSpec
+from deltaworks.specs.environment_sections import HiveCatalogSpec
 from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake, remove_folder
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from deltaworks.testing import append_rows, catalog_of
 from tests.unit.tables.test_query import MUTABLE
 

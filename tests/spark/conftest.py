@@ -24,7 +24,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from deltaworks.testing import load_project, table_rows
 
 

@@ -11,20 +11,19 @@ from typing import Any, Final, get_args
 from deltaworks.specs import (
     alert_channels,
     alert_rule,
-    catalogs,
     collector,
     enrich,
     environment,
-    event,
+    environment_sections,
     feeds,
     gold,
-    kubernetes,
     models,
     mutation,
     pipeline_sections,
     privacy,
-    remediation,
+    record_sources,
     shares,
+    sources,
     sql_server,
     storage,
     table,
@@ -38,26 +37,25 @@ from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, ListingSpec, RelaySpec
-from deltaworks.specs.sources import records, selection
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROOTS: Final[tuple[type[Spec], ...]] = (PipelineSpec, EnvironmentSpec, RelaySpec, CollectorSpec)
 #: The section (page and heading) that documents all keys of these models.
 SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
-    "reference/pipeline/index.md#top-level": (PipelineSpec, event.UnwrapSpec, models.TrainingSpec),
-    "reference/pipeline/source.md#source": (selection.FileSourceSpec, records.CsvSpec, records.TsvSpec),
-    "reference/pipeline/source.md#budgets": (records.BudgetSpec,),
+    "reference/pipeline/index.md#top-level": (PipelineSpec, pipeline_sections.UnwrapSpec, models.TrainingSpec),
+    "reference/pipeline/source.md#source": (sources.FileSourceSpec, record_sources.CsvSpec, record_sources.TsvSpec),
+    "reference/pipeline/source.md#budgets": (record_sources.BudgetSpec,),
     "reference/pipeline/source.md#archive": (pipeline_sections.ArchiveSpec,),
     "reference/pipeline/source.md#quarantine-stream": (
         pipeline_sections.QuarantineSpec,
         pipeline_sections.StreamSpec,
         shares.StreamShareSpec,
     ),
-    "reference/sources.md#kafka": (records.KafkaSourceSpec, records.KafkaSecuritySpec),
-    "reference/sources.md#in-a-pipeline": (records.KinesisSourceSpec,),
-    "reference/sources.md#delta-tables": (selection.DeltaSourceSpec,),
-    "reference/pipeline/events.md#event": (event.EventSpec, event.EventNameSpec),
-    "reference/pipeline/events.md#times": (event.EventTimeSpec,),
+    "reference/sources.md#kafka": (record_sources.KafkaSourceSpec, record_sources.KafkaSecuritySpec),
+    "reference/sources.md#in-a-pipeline": (record_sources.KinesisSourceSpec,),
+    "reference/sources.md#delta-tables": (sources.DeltaSourceSpec,),
+    "reference/pipeline/events.md#event": (pipeline_sections.EventSpec, pipeline_sections.EventNameSpec),
+    "reference/pipeline/events.md#times": (pipeline_sections.EventTimeSpec,),
     "reference/pipeline/enrichment.md#enrich-private": (enrich.EnrichSpec, enrich.PrivateSpec),
     "explanation/personal-data.md#personal-data": (
         privacy.PrivacySpec,
@@ -124,9 +122,9 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         privacy.KmsSpec,
     ),
     "reference/pipeline/environment.md#catalogs": (
-        catalogs.GlueCatalogSpec,
-        catalogs.UnityCatalogSpec,
-        catalogs.HiveCatalogSpec,
+        environment_sections.GlueCatalogSpec,
+        environment_sections.UnityCatalogSpec,
+        environment_sections.HiveCatalogSpec,
     ),
     "reference/pipeline/environment.md#groups-of-streams": (environment.StreamGroupSpec,),
     "reference/pipeline/environment.md#approvals": (
@@ -145,7 +143,11 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         alert_channels.EmailChannelSpec,
         alert_channels.LogChannelSpec,
     ),
-    "how-to/deploy.md#kubernetes": (kubernetes.KubernetesSpec, kubernetes.PodSize, kubernetes.CollectorPodsSpec),
+    "how-to/deploy.md#kubernetes": (
+        environment_sections.KubernetesSpec,
+        environment_sections.PodSize,
+        environment_sections.CollectorPodsSpec,
+    ),
     "how-to/query-from-bi-tools.md#run-a-server": (
         sql_server.SqlServerSpec,
         sql_server.SqlListenSpec,
@@ -154,9 +156,9 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         sql_server.SqlLimitsSpec,
     ),
     "how-to/remediate.md#declare-a-remediation": (
-        remediation.RemediationSpec,
-        remediation.TrafficWebhookSpec,
-        remediation.VerifySpec,
+        environment_sections.RemediationSpec,
+        environment_sections.TrafficWebhookSpec,
+        environment_sections.VerifySpec,
     ),
     "reference/pipeline/relay.md#a-relay": (RelaySpec, ListingSpec, CleanSpec),
     "how-to/collect-over-http.md#declare-a-collector": (collector.CollectorSourceSpec,),

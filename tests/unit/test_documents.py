@@ -20,6 +20,7 @@ from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
 from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
+from deltaworks.control.home import ReaderRecord
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest
@@ -36,7 +37,6 @@ from deltaworks.control.records.generations import (
 from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
-from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord

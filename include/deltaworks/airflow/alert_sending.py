@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from deltaworks.alerts.channels import MessageContext, Send, project_channels
-from deltaworks.alerts.channels.posting import channel_error
+from deltaworks.alerts.channels.channel import channel_error
 from deltaworks.alerts.channels.senders import sns_message
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import flush_alerts

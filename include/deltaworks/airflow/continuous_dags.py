@@ -15,10 +15,10 @@ from deltaworks.control.paths import RULES_PROCESS, SQL_SERVER_PROCESS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import PROJECT
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.environment_sections import RemediationSpec
 from deltaworks.specs.groups import GROUP_KIND, StreamGroup, stream_groups
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.remediation import RemediationSpec
 from deltaworks.specs.share_conf import extra_task_slots, stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 from deltaworks.specs.sql_server import SqlServerSpec

@@ -6,20 +6,26 @@ errors. Once the declaration is valid the original DAGs return with their runs.
 
 The scheduler parses a DAG file with all pipelines, and a task only with its own: with 1,000 pipelines, loading the 999
 others took seconds of CPU time before each task.
+
+The runbook of each DAG is rendered from the Jinja template in `runbooks/` that has the name of the kind of DAG: its
+purpose, what to do after a failure, how to stop and start it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from airflow.sdk import DAG, BaseOperator, chain, get_parsing_context
+from jinja2 import DictLoader, Environment, StrictUndefined
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import job_callbacks, log_callbacks
-from deltaworks.airflow.runbooks import runbook
+from deltaworks.airflow.names import server_path
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog, project_root
@@ -30,6 +36,40 @@ from deltaworks.specs.project import load_catalog, pipeline_files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_RUNBOOKS = Path(__file__).parent / "runbooks"
+
+
+def runbook(template: str, values: Mapping[str, Any]) -> str:
+    """Returns the Markdown text of a template.
+
+    Args:
+        values: the subject's `name` and `owner`, and what else the template shows, mostly the subject's `spec`.
+    """
+    return _templates().get_template(f"{template}.md").render(values, console=server_path("/deltaworks"))
+
+
+@functools.cache
+def _templates() -> Environment:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in _RUNBOOKS.glob("*.md")}
+    environment = Environment(
+        loader=DictLoader(pages),
+        undefined=StrictUndefined,
+        # Markdown, which Airflow renders and sanitizes.
+        autoescape=False,  # noqa: S701
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _code(names: Iterable[str]) -> str:
+    """Lists names as code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
+
 
 S = TypeVar("S")
 #: High, because a DAG that paused itself stays paused. With the retries' backoff this takes hours.

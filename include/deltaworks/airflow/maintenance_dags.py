@@ -25,10 +25,13 @@ from deltaworks.airflow.operation_dags import (
     DRY_RUN_IF_MANUAL,
     approve_task,
     count_task,
+    form_params,
     operation_task,
+    optional_choice,
     rebuild_gold_task,
+    set_form,
+    steps_param,
 )
-from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
 from deltaworks.airflow.scheduled_dags import declared_engine, pipeline_dag
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.errors import ContractError
@@ -44,7 +47,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from deltaworks.control.summaries.nights import Night, NightResult, NightTask
+    from deltaworks.control.summaries.jobs import Night, NightResult, NightTask
 
 #: The field of the form that overrides `maintenance_on` for one run.
 ENGINE: Final = "maintenance_on"
@@ -77,7 +80,7 @@ class RecordNightOperator(BaseOperator):
         """
         from deltaworks.control.objects import open_objects
         from deltaworks.control.summaries.base import log_failures
-        from deltaworks.control.summaries.nights import record_night
+        from deltaworks.control.summaries.jobs import record_night
 
         tasks = self._ended_steps(context)
         with log_failures(f"The night of {self._pipeline}"):
@@ -130,7 +133,7 @@ def describe_failure(task: NightTask) -> str:
 
 def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
     from deltaworks.control.clock import iso_now
-    from deltaworks.control.summaries.nights import Night
+    from deltaworks.control.summaries.jobs import Night
 
     run: Any = context["dag_run"]
     started_at = run.start_date or run.run_after
@@ -149,7 +152,7 @@ def night_task(
 ) -> NightTask:
     """Returns a task's outcome with its results, which are plain records of any operation. Pure."""
     from deltaworks.control.summaries.base import truncate
-    from deltaworks.control.summaries.nights import MAX_RESULTS, NightTask
+    from deltaworks.control.summaries.jobs import MAX_RESULTS, NightTask
 
     records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
     night_results = sorted(
@@ -172,7 +175,7 @@ def night_task(
 def night_result(record: Mapping[str, Any]) -> NightResult:
     """Converts a record of an operation into a result of the maintenance summary. Pure."""
     from deltaworks.control.summaries.base import truncate
-    from deltaworks.control.summaries.nights import NightResult
+    from deltaworks.control.summaries.jobs import NightResult
 
     files_after = _first_number(record, _FILES_AFTER_FIELDS)
     return NightResult(

@@ -1,4 +1,5 @@
-"""Builds the tasks of operations, and the DAGs that run them when a person triggers their form.
+"""Builds the tasks of operations, and the DAGs that run them when a person triggers their form, with one field per
+option.
 
 Operations that share their options share a DAG, with the field `action` (`deltaworks.operations.dag_forms`). A single
 DAG for all of a pipeline's operations would be worse: a form cannot show fields depending on an earlier answer, so it
@@ -6,22 +7,28 @@ would show about thirty fields of which three matter, and its runs would mix res
 
 Irreversible operations wait for a person's approval (`deltaworks.airflow.approvals`) and stay within the approved
 counts.
+
+Airflow 3.3's form behaves as follows, as observed in a browser. A field is required if its schema's type does not allow
+null, and an empty required field (an empty text included) disables Trigger. Clearing a field submits null. A choice
+needs null in its `enum` to be optional, and shows it as "null" unless `values_display` names it; the choices of a list
+are its `examples`. So an option without a default is `["null", type]` with default null. Fields without a section come
+first, expanded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import DAG, Asset, BaseOperator, chain
+from airflow.sdk import DAG, Asset, BaseOperator, Param, chain
+from airflow.sdk.definitions.param import ParamsDict
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.dag_factory import invalid_dag, scheduled_dag
 from deltaworks.airflow.job_settings import job_settings, pool_settings, process_settings
-from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, Operation
 from deltaworks.operations.dag_forms import (
@@ -34,11 +41,106 @@ from deltaworks.operations.dag_forms import (
     relay_forms,
     restrictions,
 )
+from deltaworks.operations.options import OptionField
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+
+_TYPES = {"text": "string", "integer": "integer", "number": "number", "switch": "boolean", "names": "array"}
+
+
+def form_params(form: DagForm, spec: PipelineSpec | None = None) -> dict[str, Param]:
+    """Returns the params of a DAG: the field that selects operations, if it has several, and one per option.
+
+    Args:
+        spec: the pipeline whose tables are offered as choices; None for a relay or a namespace.
+    """
+    params = {field.name: option_param(field, spec) for field in form.fields_for(spec)}
+    if form.actions:
+        return {ACTION: _action_param(form), **params}
+    if form.has_steps:
+        return {STEPS: steps_param([operation.name for operation in form.operations]), **params}
+    return params
+
+
+def _action_param(form: DagForm) -> Param:
+    summaries = {operation: ", ".join(operation.actions) for operation in form.operations}
+    help_text = " ".join(f"{actions}: {operation.summary}" for operation, actions in summaries.items())
+    default: dict[str, Any] = {} if form.default_action is None else {"default": form.default_action}
+    return Param(**default, type="string", enum=list(form.actions), title="Action", description=help_text)
+
+
+def steps_param(steps: Sequence[str]) -> Param:
+    """Returns the field that restricts a run to some of the DAG's steps."""
+    return Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "enum": list(steps)},
+        examples=list(steps),
+        title="Steps",
+        description="Only these steps, in the order of the DAG; by default all.",
+    )
+
+
+def set_form(dag: DAG, form: Mapping[str, Param]) -> None:
+    """Sets a DAG's params after its tasks were created.
+
+    If params are set before, each task copies them several times and stores them in the database again, which takes a
+    third of the parsing time. Runs read the DAG's params.
+    """
+    dag.params = ParamsDict(dict(form))
+
+
+def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
+    """Returns an option as a form field."""
+    schema: dict[str, Any] = {"title": field.name.replace("_", " ").capitalize(), "description": field.help}
+    if field.section:
+        schema["section"] = field.section
+    if field.minimum is not None:
+        schema["minimum"] = field.minimum
+    if field.maximum is not None:
+        schema["maximum"] = field.maximum
+    choices = list(field.choices) or _table_choices(field, spec)
+    kind = _TYPES[field.kind]
+    if field.kind == "names":
+        schema["items"] = {"type": "string", **({"enum": choices} if choices else {})}
+        schema |= {"examples": choices} if choices else {}
+        return Param(None, type=["null", "array"], **schema)
+    if field.required:
+        schema |= {"enum": choices} if choices else {"minLength": 1}
+        return Param(type="string", **schema)
+    if field.default is not None:
+        schema |= {"enum": choices} if choices else {}
+        return Param(field.default, type=kind, **schema)
+    if choices:
+        unset_label = "(not set)" if field.choices or field.is_needed else "(all tables)"
+        return optional_choice(choices, unset_label=unset_label, **schema)
+    return Param(None, type=["null", kind], **schema)
+
+
+def optional_choice(names: Sequence[str], *, unset_label: str, **schema: Any) -> Param:
+    """Returns an optional choice field without a default.
+
+    Args:
+        unset_label: the label of the empty choice.
+    """
+    return Param(None, type=["null", "string"], enum=[None, *names], values_display={"null": unset_label}, **schema)
+
+
+def _table_choices(field: OptionField, spec: PipelineSpec | None) -> list[str]:
+    if field.tables is None or spec is None:
+        return []
+    names = {
+        "bronze": [table.name for table in spec.tables],
+        "keyed": [table.name for table in spec.keyed_tables],
+        "quarantine": ["quarantine"],
+        "gold": [table.name for table in spec.gold.tables],
+        "model": [model.name for model in spec.models],
+    }
+    return [name for kind in field.tables.kinds for name in names[kind]]
+
 
 #: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)

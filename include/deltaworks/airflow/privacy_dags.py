@@ -15,11 +15,12 @@ from deltaworks.airflow.job_settings import process_settings
 from deltaworks.airflow.operation_dags import (
     DRY_RUN_IF_MANUAL,
     form_dag,
+    form_params,
     is_not_dry_run,
     operation_task,
     selection_template,
+    set_form,
 )
-from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK
 from deltaworks.operations.dag_forms import DagForm, dag_forms
 from deltaworks.operations.registry import OPERATIONS

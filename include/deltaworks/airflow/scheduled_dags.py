@@ -21,10 +21,11 @@ from deltaworks.airflow.dag_factory import DagKind, scheduled_dag
 from deltaworks.airflow.job_alerts import alert_on_missed_deadline
 from deltaworks.airflow.operation_dags import (
     DRY_RUN_IF_MANUAL,
+    form_params,
     operation_task,
     rebuild_gold_task,
+    set_form,
 )
-from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.operations.base import ENGINE_OPTION
 from deltaworks.operations.dag_forms import DRY_RUN, DagForm, form_of
 from deltaworks.operations.registry import get_operation

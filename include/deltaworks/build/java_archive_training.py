@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 _WAIT_SECONDS = 300
 #: A closed port: the S3 client's classes are loaded up to its first failed request.

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from deltaworks.catalogs.base import OWN_PREFIX, Registered, entry_properties, in_scheme
-from deltaworks.control.aws_sessions import aws_session
-from deltaworks.specs.catalogs import GlueCatalogSpec
+from deltaworks.control.objects import aws_session
+from deltaworks.specs.environment_sections import GlueCatalogSpec
 from deltaworks.tables.entries import TableEntry
 
 #: Limits of Glue, in characters.

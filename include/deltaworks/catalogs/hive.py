@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltaworks.catalogs.base import Registered, in_scheme
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.catalogs import HiveCatalogSpec
+from deltaworks.specs.environment_sections import HiveCatalogSpec
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.entries import TableEntry
 

@@ -1,13 +1,20 @@
 """Keeps the declared catalogs up: compares a pipeline's tables with their entries, and makes the changes.
 
 Idempotent. A catalog that fails raises an alert and is tried again by the next synchronisation; the others are
-synchronised. Nothing waits for a catalog: streams synchronise in a thread of their own (`catalogs.keeper`).
+synchronised. Nothing waits for a catalog: streams synchronise in a thread of their own. It compares shortly after the
+stream's start, which creates tables and adds declared columns, and then regularly, since keyed and gold tables appear
+later and columns can be added by events. A comparison reads the newest metadata of each table and of its entry; without
+a difference nothing is written. A failure never ends the stream.
+
+A Hive metastore needs a session of its own, so the night and the command synchronise it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +26,14 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.catalogs import CatalogSpec, GlueCatalogSpec, HiveCatalogSpec, UnityCatalogSpec
+from deltaworks.specs.environment_sections import CatalogSpec, GlueCatalogSpec, HiveCatalogSpec, UnityCatalogSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.entries import TableEntry, read_pipeline_entry
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 ALERT_CAUSE: Final = "CATALOG_NOT_SYNCHRONIZED"
 log = logging.getLogger(__name__)
@@ -191,3 +199,64 @@ def _report(objects: ObjectStore, pipeline: str, result: SyncResult) -> None:
             raise_alert(objects, cause=ALERT_CAUSE, subject=subject, summary=str(result.error))
     except Exception as error:
         log.warning("the alert of %s: %s", subject, error)
+
+
+#: Times of comparisons after the start, in seconds; then one every `_INTERVAL_SECONDS`.
+_FIRST_SECONDS: Final = (5.0, 60.0)
+_INTERVAL_SECONDS: Final = 600.0
+_CLOSE_SECONDS: Final = 5.0
+
+
+@contextmanager
+def kept_up(catalog: Catalog, pipeline: str, *, has_lease: Callable[[], bool]) -> Iterator[None]:
+    """Synchronises the catalogs of a pipeline while the block runs; does nothing if none is declared.
+
+    Args:
+        has_lease: whether this process still owns the pipeline; without it nothing is changed.
+    """
+    if not selected_catalogs(catalog, pipeline, has_spark=False):
+        yield
+        return
+    keeper = CatalogKeeper(lambda: sync_pipeline(catalog, pipeline), has_lease=has_lease)
+    keeper.start()
+    try:
+        yield
+    finally:
+        keeper.close()
+
+
+class CatalogKeeper(threading.Thread):
+    """The thread. `close` waits some seconds for a running synchronisation; a daemon thread blocks no exit.
+
+    Args:
+        synchronize: makes one pass; its exceptions are logged.
+        waits: seconds before each of the first passes.
+        interval_seconds: seconds between later passes.
+    """
+
+    def __init__(
+        self,
+        synchronize: Callable[[], object],
+        *,
+        has_lease: Callable[[], bool],
+        waits: tuple[float, ...] = _FIRST_SECONDS,
+        interval_seconds: float = _INTERVAL_SECONDS,
+    ) -> None:
+        super().__init__(name="catalogs", daemon=True)
+        self._synchronize, self._has_lease = synchronize, has_lease
+        self._waits, self._interval_seconds = [*waits], interval_seconds
+        self._closing = threading.Event()
+
+    def run(self) -> None:
+        while not self._closing.wait(self._waits.pop(0) if self._waits else self._interval_seconds):
+            if not self._has_lease():
+                return
+            try:
+                self._synchronize()
+            except Exception as error:  # Any failure: the stream continues, and the next pass retries.
+                log.warning("catalogs are not synchronised: %s", error)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closing.set()
+        self.join(_CLOSE_SECONDS)

@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from deltaworks.catalogs.base import Registered, entry_properties, in_scheme
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.catalogs import UnityCatalogSpec
+from deltaworks.specs.environment_sections import UnityCatalogSpec
 from deltaworks.tables.entries import ColumnEntry, TableEntry
 
 _API: Final = "/api/2.1/unity-catalog"

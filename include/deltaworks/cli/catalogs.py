@@ -1,11 +1,13 @@
-"""`deltaworks catalogs`: compares the environment's catalogs with the tables."""
+"""`deltaworks catalogs` compares the catalogs with the tables; `deltaworks dbt` writes sources for dbt."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import typer
 
 from deltaworks.cli.context import OptionalPipelineArgument, catalog
-from deltaworks.cli.output import CommandOutput, listing_command
+from deltaworks.cli.output import CommandOutput, listing_command, print_document, print_line
 from deltaworks.control.listing import Listing
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,3 +38,27 @@ def diff(pipeline: OptionalPipelineArgument = "") -> CommandOutput:
     if problems or listing.cells:
         return CommandOutput([*problems, listing], exit_code=1)
     return CommandOutput(["All entries are as the tables.", listing])
+
+
+dbt_app = typer.Typer(no_args_is_help=True)
+
+
+@dbt_app.callback()
+def dbt() -> None:
+    """dbt over the lake: its sources."""
+
+
+@dbt_app.command()
+def sources(
+    pipeline: OptionalPipelineArgument = "",
+    output: Path | None = typer.Option(None, help="File to write, such as models/sources.yml; by default printed."),
+) -> None:
+    """Write dbt sources: all tables with descriptions, personal columns and freshness."""
+    from deltaworks.scaffolding.other_tools import dbt_sources
+
+    text = dbt_sources(catalog(required_service=None), [pipeline] if pipeline else ())
+    if output is None:
+        print_document(text)
+        return
+    output.write_text(text, encoding="utf-8")
+    print_line(f"Wrote {output}.")

@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "batches": Command(
         "List a pipeline's batches: state, rows, offsets, run; with --id one batch with its steps.",
-        "deltaworks.cli.batches:batches",
+        "deltaworks.cli.files:batches",
     ),
     "status": Command(
         "Show relays, streams, collectors, held tables and alerts. Exit code: 0 healthy, 1 unhealthy, 21 storage "
@@ -67,9 +67,9 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "tables": Command("Tables: health, held commits, pinned versions.", "deltaworks.cli.tables:app"),
     "catalogs": Command("Catalogs of other engines: Glue, Unity, Hive.", "deltaworks.cli.catalogs:app"),
-    "dbt": Command("dbt over the lake: its sources.", "deltaworks.cli.dbt:app"),
+    "dbt": Command("dbt over the lake: its sources.", "deltaworks.cli.catalogs:dbt_app"),
     "files": Command("Landed objects: file events, batches and rows.", "deltaworks.cli.files:app"),
-    "quarantine": Command("Quarantined rows: count, show, replay.", "deltaworks.cli.quarantine:app"),
+    "quarantine": Command("Quarantined rows: count, show, replay.", "deltaworks.cli.files:quarantine_app"),
     "gold": Command("Gold tables of a pipeline: state, builds.", "deltaworks.cli.models:gold"),
     "models": Command("Models: training runs and their evaluation.", "deltaworks.cli.models:app"),
     "sql": Command(
@@ -85,11 +85,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "feeds": Command("Feeds: delivered position, lag, dead letters.", "deltaworks.cli.feeds:app"),
     "remediations": Command(
-        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.remediations:app"
+        "Remediations, which act when a rule fires: list, hold, resume.", "deltaworks.cli.rules:remediations_app"
     ),
     "remediate": Command(
         "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back.",
-        "deltaworks.cli.remediations:remediate",
+        "deltaworks.cli.rules:remediate",
     ),
     "mutations": Command("Mutation requests: rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(
@@ -104,11 +104,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "console": Command(
         "Serve the operator console on this machine only, read-only, until it is ended.",
-        "deltaworks.cli.console:console",
+        "deltaworks.cli.services:console",
     ),
     "metrics": Command(
         "Serve metrics of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped.",
-        "deltaworks.cli.metrics:metrics",
+        "deltaworks.cli.services:metrics",
     ),
     "deadman": Command(
         "Alert if the health check has not run for too long, and exit with 21. For cron, a timer or a CronJob.",
@@ -117,13 +117,13 @@ COMMANDS: Mapping[str, Command] = {
     "wire": Command(
         "Connect a relay's buckets to its queue: S3 to SNS to SQS. Existing notifications are kept; nothing is "
         "deleted.",
-        "deltaworks.cli.wire:wire",
+        "deltaworks.cli.aws_resources:wire",
     ),
     "consumers": Command(
         "Registered consumers of Kinesis streams, which incur costs while they exist.",
-        "deltaworks.cli.consumers:app",
+        "deltaworks.cli.aws_resources:app",
     ),
-    "deploy": Command("Kubernetes manifests, rendered from the environment.", "deltaworks.cli.deploy:app"),
+    "deploy": Command("Kubernetes manifests, rendered from the environment.", "deltaworks.cli.services:app"),
     "collect": Command(
         "Accept events over HTTP and store them on disk until they are delivered. Runs until it is stopped.",
         "deltaworks.cli.collect:collect",

@@ -1,4 +1,5 @@
-"""The environment and the catalog of a command, and arguments that complete names of pipelines and relays.
+"""The environment and the catalog of a command, arguments that complete names, and a check that the environment's
+endpoints can be reached.
 
 Completion runs while someone types, so it reads file names only and loads no specs. Names of invalid specs are
 completed, too.
@@ -6,15 +7,23 @@ completed, too.
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import SplitResult, urlsplit
 
 import typer
+
+from deltaworks.errors import TransientError
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.storage import AwsSpec
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.environment import EnvironmentSpec
+
 
 Service = Literal["lake", "landing", "messaging"]
 
@@ -63,8 +72,6 @@ def require_reachable(environment: EnvironmentSpec, service_name: Service) -> No
     Raises:
         TransientError: STORAGE_UNREACHABLE.
     """
-    from deltaworks.cli.probe import check_reachable
-
     service = {"lake": environment.lake, "landing": environment.landing, "messaging": environment.messaging}[
         service_name
     ]
@@ -104,3 +111,49 @@ def _root() -> Path:
     from deltaworks.specs.project_folder import project_root
 
     return project_root()
+
+
+TIMEOUT_SECONDS = 1.0
+_PORTS = {"http": 80, "https": 443}
+
+
+def check_reachable(service: AwsSpec, *, section: str, environment: str) -> None:
+    """Connects once to a declared endpoint. Skips local disk, AWS endpoints and proxied endpoints.
+
+    Args:
+        section: the environment's section, such as `lake`.
+
+    Raises:
+        TransientError: STORAGE_UNREACHABLE, within about a second.
+        ConfigError: REFERENCE_UNRESOLVED.
+    """
+    if service.endpoint is None:
+        return
+    endpoint = resolve_text(service.endpoint)
+    parts = urlsplit(endpoint)
+    if parts.hostname is None or _is_proxied(parts):
+        return
+    try:
+        address = (parts.hostname, parts.port or _PORTS.get(parts.scheme, 443))
+        socket.create_connection(address, timeout=TIMEOUT_SECONDS).close()
+    except OSError as error:
+        setting = f"{section}.endpoint in include/environments/{environment}.yaml"
+        hint = f"Check {setting}, and the network."
+        if _is_loopback(parts.hostname):
+            hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {setting}."
+        raise TransientError(
+            "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {section}).", hint=hint
+        ) from error
+
+
+def _is_proxied(parts: SplitResult) -> bool:
+    import urllib.request
+
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

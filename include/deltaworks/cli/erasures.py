@@ -165,8 +165,8 @@ def keyring(
 
     Missing keys of all namespaces are created first. Repeat it after you declare a namespace.
     """
-    from deltaworks.privacy.keys.base import LocalKeyring
-    from deltaworks.privacy.keys.stored_keys import open_key_service
+    from deltaworks.privacy.key_service import LocalKeyring
+    from deltaworks.privacy.stored_keys import open_key_service
 
     project = catalog(required_service=None)
     settings = project.environment.privacy
@@ -188,7 +188,7 @@ def list_tokens(
     ),
 ) -> Listing:
     """List the tokens of identifiers that you know; without one for erased people. It reveals no identifier."""
-    from deltaworks.events.token_lookup import lookup_tokens
+    from deltaworks.events.redaction_keys import lookup_tokens
 
     lines = (sys.stdin.read() if file is None else file.read_text(encoding="utf-8")).splitlines()
     tokens = lookup_tokens(catalog(), namespace, kind=kind, values=[line.strip() for line in lines])

@@ -16,8 +16,8 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.base import shorten_names
 
 if TYPE_CHECKING:
-    from deltaworks.sources.objects.landing.inputs import Input
-    from deltaworks.sources.objects.landing.land import LandedFile
+    from deltaworks.sources.objects.land import LandedFile
+    from deltaworks.sources.objects.landed_inputs import Input
 
 
 class WaitStage(StrEnum):
@@ -42,10 +42,10 @@ def land(
     Large files become several objects; events are not split. Existing objects with the same content are skipped.
     Exits with 11 if a file has no event that the pipeline can read, and with 21 if `--wait` gives up.
     """
-    from deltaworks.sources.objects.landing.inputs import find_inputs
-    from deltaworks.sources.objects.landing.land import land as land_files
-    from deltaworks.sources.objects.landing.land import require_file_source
-    from deltaworks.sources.objects.landing.landing_store import landing_store
+    from deltaworks.sources.objects.land import land as land_files
+    from deltaworks.sources.objects.land import require_file_source
+    from deltaworks.sources.objects.landed_inputs import find_inputs
+    from deltaworks.sources.objects.landing_store import landing_store
 
     project = catalog()
     source = require_file_source(project.pipeline(pipeline))

@@ -115,7 +115,7 @@ def resolved_intervals(spark: SparkSession, file: RequestFile) -> Iterator[dict[
 
     Empty intervals, between two commits at the same time, are omitted.
     """
-    from deltaworks.mutations.resolve import resolve as resolve_requests
+    from deltaworks.mutations.entities import resolve as resolve_requests
 
     intervals = resolve_requests(spark.createDataFrame(file.to_arrow())).orderBy("org_id", "id", "valid_from")
     for row in intervals.toLocalIterator():
@@ -164,7 +164,7 @@ def _session() -> SparkSession:
     """Creates a local Spark session that needs neither stack nor lake."""
     from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
     from deltaworks.specs.storage import AwsSpec, StorageSpec
-    from deltaworks.tables.spark.session import build_session
+    from deltaworks.tables.spark_session import build_session
 
     temporary_storage = StorageSpec(root=f"file://{tempfile.gettempdir()}")
     environment = EnvironmentSpec(

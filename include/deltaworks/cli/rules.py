@@ -1,4 +1,7 @@
-"""`deltaworks alerts rules` and `alerts backtest`: current state of rules, and simulation on past data."""
+"""`deltaworks alerts rules` and `alerts backtest`: current state of rules, and simulation on past data.
+
+`deltaworks remediations` and `remediate` list, hold, resume and run what acts when a rule fires.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, catalog
-from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
+from deltaworks.cli.context import OptionalPipelineArgument, PipelineArgument, apply_settings, catalog
+from deltaworks.cli.output import CommandOutput, OutputPart, listing_command, print_line
 from deltaworks.control.clock import parse_iso, parse_range_end, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import system_user
+from deltaworks.control.records.remediation import RemediationRecords
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
-    from deltaworks.rules.backtest import Backtest
-    from deltaworks.rules.incidents import Detection
+    from deltaworks.rules.backtest import Backtest, Detection
     from deltaworks.rules.stored_state import RuleState
+
 
 _SETTINGS = typer.Option(None, "--set", help="Override a key, such as fire.above=0.07; repeatable.")
 _MAX_LISTED = 200
@@ -117,8 +122,7 @@ def backtest(
     rule_spec = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
     start, end = _parse_span(since, until)
     from deltaworks.rules.backtest import backtest as run
-    from deltaworks.rules.incidents import read_incidents
-    from deltaworks.rules.overrides import with_overrides
+    from deltaworks.rules.backtest import read_incidents, with_overrides
 
     candidate = with_overrides(rule_spec, settings or ())
     recorded_incidents = read_incidents(incidents) if incidents is not None else None
@@ -129,7 +133,7 @@ def backtest(
     seconds = time.monotonic() - started_at
     parts: list[OutputPart] = [_episode_listing(result), _notification_listing(result)]
     if recorded_incidents is not None:
-        from deltaworks.rules.incidents import detections
+        from deltaworks.rules.backtest import detections
 
         detected, false_positives = detections(result, recorded_incidents)
         parts += [
@@ -221,3 +225,67 @@ def _summary_lines(result: Backtest, *, point_in_time: bool, seconds: float) -> 
             f"Before {at} UTC the logs have no history, and the current tables were used: that part is optimistic."
         )
     return lines
+
+
+remediations_app = typer.Typer(no_args_is_help=True)
+_NAME = typer.Argument(help="Name of the remediation in the environment.")
+
+
+@remediations_app.command("list")
+@listing_command
+def list_remediations(
+    limit: int = typer.Option(20, help="Maximum notifications per remediation, newest first."),
+) -> list[Listing]:
+    """List remediations, their holds, and their last actions."""
+    project = catalog()
+    records = RemediationRecords(open_objects(project.environment.lake))
+    remediations = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
+    actions = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="actions")
+    for spec in project.environment.remediations:
+        held = records.hold_reason(spec.name) or ""
+        remediations.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
+        for record in list(records.all(spec.name))[: -limit - 1 : -1]:
+            at = Cell(record.at, record.at[:16].replace("T", " "))
+            actions.add(
+                at, record.remediation, record.state, record.source, record.target, record.reason, record.notification
+            )
+    return [remediations, actions]
+
+
+@remediations_app.command()
+def hold(
+    name: str = _NAME,
+    reason: str = typer.Option("held by hand", help="Reason, shown in listings."),
+) -> None:
+    """Hold a remediation: it stops planning actions. Open actions are still verified."""
+    records = _records(name)
+    records.hold(name, by=system_user(), reason=reason)
+    print_line(f"{name} is held. Resume it with `deltaworks remediations resume {name}`.")
+
+
+@remediations_app.command()
+def resume(name: str = _NAME) -> None:
+    """Resume a held remediation, and resolve the alerts that ask for a person."""
+    from deltaworks.remediation.notifications import resolve_hold_alerts
+
+    was_held = _records(name).resume(name)
+    resolve_hold_alerts(open_objects(catalog().environment.lake), name)
+    print_line(f"{name} is resumed." if was_held else f"{name} was not held.")
+
+
+def remediate(name: str = _NAME) -> None:
+    """Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, roll back."""
+    from deltaworks.remediation.__main__ import main
+
+    apply_settings()
+    code = main(["--remediation", name, "--early-failure-wait-seconds", "0"])
+    if code:
+        raise typer.Exit(code)
+
+
+def _records(name: str) -> RemediationRecords:
+    from deltaworks.remediation.process import find_remediation
+
+    project = catalog()
+    find_remediation(project, name)
+    return RemediationRecords(open_objects(project.environment.lake))

@@ -17,7 +17,7 @@ from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.table import REST_COLUMN
-from deltaworks.tables.bounded_query import confine_connection, describe_error
+from deltaworks.tables.duckdb_session import confine_connection, describe_error
 from deltaworks.tables.query import AS_OF_CLAUSE, connect, how_a_table_is_created
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def notebook(
 ) -> None:
     """Write a Jupyter notebook with the cell that connects it to the lake; without a file, print that cell."""
     from deltaworks.operations.options import split_names
-    from deltaworks.scaffolding.notebook import connection_cell, write_notebook
+    from deltaworks.scaffolding.other_tools import connection_cell, write_notebook
     from deltaworks.specs.project import load_catalog
 
     names = split_names(pipelines)

@@ -11,7 +11,7 @@ from typing import Final
 from collector.redaction import SourceRedactor
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.privacy.keys.stored_keys import (
+from deltaworks.privacy.stored_keys import (
     day_public_key,
     namespace_token_key,
     open_key_service,

@@ -14,8 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from deltaworks.control.error_redaction import redacted_traceback
-from deltaworks.control.foreign_errors import cause_chain, data_file_error, describe_cause, error_text
+from deltaworks.control.foreign_errors import (
+    cause_chain,
+    data_file_error,
+    describe_cause,
+    error_text,
+    redacted_traceback,
+)
 from deltaworks.control.listing import LOG_WIDTH, json_value, listing_of, plain_record, plain_text
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import (

@@ -8,6 +8,10 @@ If several writers call `put_if_absent` or `put_if_match` at the same time, one 
 - S3 also refuses a conditional write that races with another request on the key, regardless of that request's outcome.
   If the stored object does not explain the refusal, the write is retried.
 - On local disk a written object survives a power failure, its directory entry included.
+
+boto3 sessions share one cache of service descriptions per process: to create a client, botocore parses a description of
+the service (1 MB of JSON for S3), once per session, which is most of the cost of a new client. Each session has its own
+configuration and credentials, and can be used in its own thread.
 """
 
 from __future__ import annotations
@@ -19,12 +23,17 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deltaworks.control.background import attempts
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
+
+if TYPE_CHECKING:
+    import boto3
+
 
 #: Attempts of a conditional write that was refused although its condition holds.
 _CONDITIONAL_ATTEMPTS = 8
@@ -94,8 +103,6 @@ class S3Objects:
 
     def __init__(self, storage: StorageSpec, *, timeouts: ClientTimeouts | None = None) -> None:
         from botocore.config import Config
-
-        from deltaworks.control.aws_sessions import aws_session
 
         timeouts = timeouts or ClientTimeouts()
         config = Config(
@@ -317,3 +324,28 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def aws_session() -> boto3.session.Session:
+    """Returns a new boto3 session. Thread-safe, unlike boto3's default session."""
+    import boto3
+    from botocore.session import Session
+
+    session = Session()
+    session.register_component("data_loader", _shared_data_loader(session.get_config_variable("data_path")))
+    return boto3.session.Session(botocore_session=session)
+
+
+@cache
+def _shared_data_loader(data_path: str | None) -> Any:
+    """Returns the loader of service descriptions; its cache lives as long as the process."""
+    from botocore.loaders import Loader
+
+    class SharedLoader(Loader):
+        """A loader whose search path cannot change; otherwise each boto3 session would append a folder to it."""
+
+        @property
+        def search_paths(self) -> list[str]:
+            return [*super().search_paths]
+
+    return SharedLoader(extra_search_paths=data_path.split(":") if data_path else None)

@@ -23,7 +23,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, newest_row_time, table_age
-from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout, restrict_connection
+from deltaworks.tables.duckdb_session import describe_error, parse_single_select, query_timeout, restrict_connection
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, how_a_table_is_created, table_keys
 

@@ -24,7 +24,7 @@ from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.file_event_log import FileEventLog, filter_events
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,

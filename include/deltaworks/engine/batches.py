@@ -30,7 +30,7 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, TableCommitter, commit_tables
-from deltaworks.engine.duplicates.window import duplicate_windows
+from deltaworks.engine.duplicates import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, fan_out, partition_columns, write_with_new_columns
 from deltaworks.engine.held_tables import TableHolds
 from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables

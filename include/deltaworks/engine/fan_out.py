@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.engine.duplicates.flags import DuplicateFlagger, DuplicateWindow
-from deltaworks.engine.duplicates.window import CrossTaskDuplicates
+from deltaworks.engine.duplicates import CrossTaskDuplicates, DuplicateFlagger, DuplicateWindow
 from deltaworks.engine.notifications import with_notifications
 from deltaworks.engine.writers import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
@@ -45,9 +44,9 @@ from deltaworks.sources.task_isolation import TaskOutput, sort_by_task
 from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_sections import ARCHIVE
-from deltaworks.specs.sources.selection import SourceSpec
+from deltaworks.specs.sources import SourceSpec
+from deltaworks.tables.driver_collect import collect_json
 from deltaworks.tables.files import WrittenFile
-from deltaworks.tables.spark.driver_collect import collect_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,11 +32,11 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
 from deltaworks.tables.descriptions import ensure_described
+from deltaworks.tables.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.files_commit import is_step_committed
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, state_at, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, replace_rows
-from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -19,7 +19,7 @@ from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.sources.objects.file_event_log import FileEventLog, LogReader, filter_events, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.lake import Lake
 
 _SEQ_CHUNK = 50_000

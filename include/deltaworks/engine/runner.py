@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.foreign_errors import redact_values
 from deltaworks.control.health.heartbeat import HeartbeatWriter, StopFlag, was_killed
 from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.records import BudgetSpec
+from deltaworks.events.reasons import ConversionError, ReasonCode
+from deltaworks.specs.record_sources import BudgetSpec
 
 #: Estimated memory of a decoded Python value, including its slot in a container: about 50 bytes for a number or short
 #: text, 200 for an object with one field.

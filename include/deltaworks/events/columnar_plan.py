@@ -32,7 +32,7 @@ from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
 from deltaworks.events.undeclared_fields import ReadFields, undeclared_fields
 from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import partition_columns_of
+from deltaworks.specs.sources import partition_columns_of
 from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 

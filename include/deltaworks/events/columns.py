@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
 from deltaworks.events.lossless_numbers import FIRST_INEXACT_DOUBLE, NUMBER
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode, describe_value, format_value, type_mismatch
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct

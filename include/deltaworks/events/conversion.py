@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.foreign_errors import redact_values
 from deltaworks.errors import ContractError
 from deltaworks.events.chunks import Chunk
 from deltaworks.events.envelope import EnvelopeBuilder, EventTimes
@@ -34,7 +34,7 @@ from deltaworks.events.table_columns import Reasons, SharedColumns, TableColumns
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import TEXT_FORMATS, RecordSourceSpec
+from deltaworks.specs.record_sources import TEXT_FORMATS, RecordSourceSpec
 from deltaworks.specs.table import TableRuleSpec, TableSpec, open_duckdb, select_item
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 from isal import isal_zlib
 
-from deltaworks.specs.sources.records import Compression
+from deltaworks.specs.record_sources import Compression
 
 #: Texts may begin with bzip2's magic letters, so the header of a block or of an empty stream's end must follow.
 _MAGIC_PATTERNS = {

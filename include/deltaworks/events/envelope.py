@@ -18,16 +18,15 @@ import pyarrow.compute as pc
 
 from deltaworks.events.chunks import Chunk
 from deltaworks.events.columns import ConversionErrors, convert_column
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import Path, is_valid_unicode, parent_objects, value_at
 from deltaworks.events.formats.value_conversion import parse_text
 from deltaworks.events.lossless_numbers import NumberLiteral, number_id_text
-from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.reasons import ConversionError, Reason, ReasonCode
 from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
 from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import TEXT_FORMATS
+from deltaworks.specs.record_sources import TEXT_FORMATS
 from deltaworks.specs.table import ENVELOPE_COLUMNS
 from deltaworks.specs.types import Primitive
 

@@ -8,12 +8,11 @@ from typing import Any
 import orjson
 
 from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, OverBudget, over_budget_event
-from deltaworks.events.conversion_errors import ConversionError, format_value
 from deltaworks.events.erasure_tombstones import is_tombstone
 from deltaworks.events.formats import json
 from deltaworks.events.formats.json import Malformed, dump_element
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode, format_value
 from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.pipeline import PipelineSpec
 

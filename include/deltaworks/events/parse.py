@@ -25,20 +25,27 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import BudgetExceededError, EventRun, OverBudget
-from deltaworks.events.chunks import END_OF_CHUNK, BatchMetadata, Chunk, Payload, rejected_event_of
+from deltaworks.events.chunks import (
+    END_OF_CHUNK,
+    BatchMetadata,
+    Chunk,
+    Payload,
+    PositionedEvent,
+    number_events,
+    rejected_event_of,
+    unexpected_error_reason,
+)
 from deltaworks.events.columnar_batches import EMPTY_EVENT, ColumnarChunk, DecodedEvents, convert_by_columns
 from deltaworks.events.columnar_plan import EventPlan, paths_without_field, row_parser_reason
 from deltaworks.events.columnar_redaction import ColumnarRedaction
 from deltaworks.events.columnar_structs import DECODE_ERRORS, NotColumnarError, Path, create_decoder
 from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowIndexes, TableRows
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import ERASED_BYTES
-from deltaworks.events.error_isolation import PositionedEvent, number_events, unexpected_error_reason
 from deltaworks.events.events import EventReader, Router, path_getter
 from deltaworks.events.evolution import EvolvedColumns
 from deltaworks.events.formats.json_recovery import Malformed, parse_value
 from deltaworks.events.formats.registry import Framer, create_framer, estimate_events
-from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
+from deltaworks.events.reasons import ENTIRE_OBJECT, ConversionError, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.redaction import RedactionKeys, create_redaction
 from deltaworks.events.source_fields import (
     PARTITION_FIELD,
@@ -51,12 +58,12 @@ from deltaworks.events.table_columns import TableColumns
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import RecordSourceSpec
-from deltaworks.specs.sources.selection import partition_columns_of
+from deltaworks.specs.record_sources import RecordSourceSpec
+from deltaworks.specs.sources import partition_columns_of
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enrichment.databases import PinnedDatabases
+    from deltaworks.events.lookup_databases import PinnedDatabases
 
 #: Maximum number of plans, and of unread fields per event type. Each new one recompiles all plans.
 _MAX_PLANS, _MAX_UNREAD_FIELDS = 128, 64

@@ -24,7 +24,7 @@ from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number
 from deltaworks.events.reasons import Reason, RejectedEvent
 from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.events.task_findings import TaskFindings
-from deltaworks.privacy.keys.base import Context, DataKey, DestroyedKey
+from deltaworks.privacy.key_service import Context, DataKey, DestroyedKey
 from deltaworks.privacy.tokens.envelope_encryption import Identity, SealedKind, Sealer
 from deltaworks.privacy.tokens.redactor import RedactionOutcome, RedactionResult, Redactor
 from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression

@@ -1,7 +1,12 @@
-"""Loads the keys for redacting personal data in the driver, which sends them to the tasks of a parse.
+"""Loads the keys for redacting personal data in the driver, which sends them to the tasks of a parse; and looks up the
+tokens of identifiers that the caller knows, so that it can use rows and messages keyed by token.
 
 A namespace's token key never changes, and the data key for sealing is used for an hour, so the key service is called
 rarely. The suppression list is read for every parse.
+
+A token cannot be turned back: a caller builds its own map from identifiers to tokens. The values behind tokens are in
+the vault, for fields with `action: vault`, and a reveal of them is recorded. A look-up needs the right to unwrap the
+namespace's token key, and none on the vault.
 """
 
 from __future__ import annotations
@@ -9,23 +14,25 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.redaction import RedactionKeys, SealKeys, utc_day
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.stored_keys import (
+from deltaworks.privacy.key_service import KeyService
+from deltaworks.privacy.stored_keys import (
     day_public_key,
     namespace_token_key,
     open_key_service,
     privacy_settings,
 )
-from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, Sealer, encode_sealed_file
+from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, Sealer, encode_sealed_file, normalize, token
 from deltaworks.privacy.tokens.suppression import NO_SUPPRESSION, Suppression, read_suppression
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
@@ -125,3 +132,36 @@ def _create_seal_keys(access: _NamespaceAccess, pipeline: str, namespace: str, b
         )
     day = utc_day(time.time())
     return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_for_day(day))
+
+
+def lookup_tokens(catalog: Catalog, namespace: str, *, kind: str, values: Iterable[str]) -> Mapping[str, str | None]:
+    """Returns the token of each identifier; None for erased people, whose events are dropped.
+
+    Reads the key (cached by the process) and the current suppression list; writes nothing. Safe for concurrent use.
+
+    Args:
+        kind: as in `as` of the namespace's private fields, such as `player`.
+
+    Raises:
+        ConfigError: NAMESPACE_UNKNOWN; TOKEN_KIND_UNKNOWN; those of `load_redaction_keys`.
+        ContractError, TransientError: from `load_redaction_keys`.
+    """
+    specs = catalog.namespace(namespace)
+    kinds = sorted({name for spec in specs if spec.privacy is not None for name in spec.privacy.kinds})
+    if kind not in kinds:
+        raise ConfigError(
+            "TOKEN_KIND_UNKNOWN",
+            f"The namespace {namespace!r} has no identifiers of the kind {kind!r}.",
+            hint=f"Use one of {', '.join(kinds)}.",
+        )
+    keys = load_redaction_keys(specs[0], catalog.environment.lake)
+    if keys is None:  # `catalog.namespace` returns pipelines with personal data only
+        raise ContractError("STORED_KEY_UNREADABLE", f"The namespace {namespace!r} has no token key.")
+    now_us = int(time.time() * 1_000_000)
+    tokens: dict[str, str | None] = {}
+    for value in values:
+        if not normalize(kind, value):
+            continue
+        computed = token(keys.token_key, kind=kind, value=value)
+        tokens[value] = None if keys.suppression.matches(keys.token_key, [computed], at_us=now_us) else computed
+    return tokens

@@ -18,8 +18,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enrichment.databases import PinnedDatabases
-    from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
+    from deltaworks.events.lookup_databases import PinnedDatabases
+    from deltaworks.events.lookups_and_masks import LookupsAndMasks
 
 PARTITION_FIELD, RECORD_FIELD = "_partition", "_record"
 #: Folder value that Hive uses for null.
@@ -61,7 +61,7 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases |
     if not names:
         return None
     # Imported here and below, so that pipelines without look-ups do not load database and user-agent libraries.
-    from deltaworks.events.enrichment.databases import PinnedDatabases
+    from deltaworks.events.lookup_databases import PinnedDatabases
 
     return PinnedDatabases.pin(names, storage)
 
@@ -75,7 +75,7 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | No
     """
     if not (spec.enrich or spec.private):
         return None
-    from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
+    from deltaworks.events.lookups_and_masks import LookupsAndMasks
 
     return LookupsAndMasks(spec, databases)
 

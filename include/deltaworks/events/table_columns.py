@@ -37,8 +37,8 @@ from deltaworks.events.undeclared_fields import (
     undeclared_fields,
 )
 from deltaworks.specs.base import format_path, path_names
-from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
+from deltaworks.specs.pipeline_sections import EventSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, REST_COLUMN, ColumnSpec, TableSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import ColumnType, parse_type

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
 from deltaworks.events.lossless_numbers import NUMBER
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode, describe_value, format_value, type_mismatch
 from deltaworks.events.time_patterns import (
     EPOCH,
     MICROSECOND,

@@ -14,12 +14,11 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.lossless_numbers import dump_lossless, may_be_rounded, restore_literals
-from deltaworks.events.reasons import ReasonCode, to_printable
+from deltaworks.events.reasons import ConversionError, ReasonCode, to_printable
 from deltaworks.events.source_fields import PARTITION_FIELD, RECORD_FIELD
 from deltaworks.specs.base import path_names
-from deltaworks.specs.event import EventSpec
+from deltaworks.specs.pipeline_sections import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 

@@ -17,8 +17,7 @@ from deltaworks.control.backoff import wait_seconds
 from deltaworks.control.clock import iso_now
 from deltaworks.control.records.feeds import Delivery, FeedRecord, FeedRecords
 from deltaworks.errors import ContractError
-from deltaworks.feeds.changes import Change
-from deltaworks.feeds.messages import DeadReason, Message, build_message, key_problem
+from deltaworks.feeds.messages import Change, DeadReason, Message, build_message, key_problem
 from deltaworks.feeds.sinks.base import Sink
 from deltaworks.specs.feeds import FeedSpec
 

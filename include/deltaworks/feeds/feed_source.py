@@ -26,7 +26,7 @@ from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.feeds import FeedRecords, Position
 from deltaworks.errors import ContractError, DeltaworksError
-from deltaworks.feeds.changes import Change, count_changes, iter_changes
+from deltaworks.feeds.messages import Change, count_changes, iter_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec

@@ -26,10 +26,10 @@ from deltaworks.tables.changed_hours import hours_of
 from deltaworks.tables.commit import Step
 from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.descriptions import described_fields
+from deltaworks.tables.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
-from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 

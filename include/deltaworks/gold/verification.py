@@ -26,7 +26,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.job import error_of_table
 from deltaworks.control.objects import open_objects
-from deltaworks.control.summaries.gold import GoldVerification, read_gold_verification
+from deltaworks.control.summaries.jobs import GoldVerification, read_gold_verification
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.build import log_failure, raise_failures, select_gold_tables
 from deltaworks.gold.input_views import InputViews, filter_part

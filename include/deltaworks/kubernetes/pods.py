@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from deltaworks.specs.base import Reference, find_references, resolve_text
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.kubernetes import KubernetesSpec, PodSize
+from deltaworks.specs.environment_sections import KubernetesSpec, PodSize
 from deltaworks.specs.pipeline import PipelineSpec
 
 Manifest = dict[str, Any]

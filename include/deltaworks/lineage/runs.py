@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.clock import iso_now
-from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.foreign_errors import redact_values
 from deltaworks.lineage.datasets import (
     Dataset,
     distinct_datasets,
@@ -285,6 +285,6 @@ def _datasets_of(job: BatchJob) -> tuple[PipelineDatasets, PipelineDatasets]:
     if job == "mutations":
         return mutation_inputs, mutation_outputs
     # Imported lazily: it imports the table reader.
-    from deltaworks.lineage.gold import gold_inputs, gold_outputs
+    from deltaworks.lineage.datasets import gold_inputs, gold_outputs
 
     return gold_inputs, gold_outputs

@@ -225,7 +225,7 @@ class TableOptimizer:
         self, spark: SessionFactory, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
     ) -> None:
         """Rewrites the partitions. After a conflict, rewrites only the partitions that are not committed yet."""
-        from deltaworks.tables.spark.session import retry_conflicts
+        from deltaworks.tables.spark_session import retry_conflicts
 
         session = spark()
         for attempt in retry_conflicts(group.table):
@@ -250,7 +250,7 @@ class TableOptimizer:
 
     def _run_optimize(self, session: SparkSession, group: RewriteGroup, partitions: Sequence[Partition]) -> None:
         """Runs one OPTIMIZE command for some partitions of a group."""
-        from deltaworks.tables.spark.session import override_settings
+        from deltaworks.tables.spark_session import override_settings
 
         where = f" WHERE {partition_predicate(partitions, self._layout.types)}" if self._layout.partition_by else ""
         names = () if self._layout.cluster_by else group.columns
@@ -259,7 +259,7 @@ class TableOptimizer:
             session.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
 
     def _spark_settings(self, group: RewriteGroup) -> dict[str, str]:
-        from deltaworks.tables.spark.session import USER_METADATA
+        from deltaworks.tables.spark_session import USER_METADATA
 
         prefix = "spark.databricks.delta.optimize"
         order = {_PARQUET_BLOCK_SIZE: str(ORDERED_BLOCK_BYTES), _SORT_WITHIN_FILES: "true"}

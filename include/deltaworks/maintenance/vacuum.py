@@ -88,7 +88,7 @@ def vacuum_with_spark(
     Raises:
         LogTooShort: as `vacuum_files`.
     """
-    from deltaworks.tables.spark.session import USER_METADATA, override_settings
+    from deltaworks.tables.spark_session import USER_METADATA, override_settings
 
     mode = "FULL" if full else "LITE"
     command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` {mode} RETAIN {hours} HOURS"

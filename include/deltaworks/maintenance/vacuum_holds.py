@@ -32,7 +32,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.sources.selection import DeltaSourceSpec
+from deltaworks.specs.sources import DeltaSourceSpec
 from deltaworks.tables.changes import last_committed_position
 from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import commit_info_of, committed_at, read_commits

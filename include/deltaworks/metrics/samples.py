@@ -42,7 +42,7 @@ from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.records.collector import CollectorHeartbeat
 from deltaworks.control.records.store import RecordStore
-from deltaworks.control.summaries.gold import late_rows_of
+from deltaworks.control.summaries.jobs import late_rows_of
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog

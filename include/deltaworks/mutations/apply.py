@@ -36,7 +36,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.file_workers import table_rows
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.rewrite import SparkRequiredError
-from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
+from deltaworks.tables.spark_session import USER_METADATA, override_settings, retry_conflicts
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30

@@ -14,7 +14,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.control.summaries.base import log_failures
-from deltaworks.control.summaries.mutations import record_waiting_requests
+from deltaworks.control.summaries.jobs import record_waiting_requests
 from deltaworks.errors import TransientError
 from deltaworks.mutations.bounds import Backlog, BatchPlanner
 from deltaworks.specs.catalog import Catalog

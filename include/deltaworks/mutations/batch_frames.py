@@ -17,6 +17,7 @@ from deltaworks.mutations.bounds import (
     mutations_spec,
     read_arrivals,
 )
+from deltaworks.mutations.entities import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.interval_diff import (
     changed_periods,
     full_coverage,
@@ -26,7 +27,6 @@ from deltaworks.mutations.interval_diff import (
 )
 from deltaworks.mutations.merge import affected_range
 from deltaworks.mutations.requests import invalid_reason, resolve_settings
-from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
 from deltaworks.mutations.small_merge import MAX_LISTED_ORGANISATIONS, AffectedRange
 from deltaworks.specs.mutation import MUTATION_COLUMN, ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec

@@ -19,7 +19,7 @@ from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, TableState, commit_history
 from deltaworks.tables.rewrite import DataFiles, Rewrite, commit_rewrite
-from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
+from deltaworks.tables.spark_session import USER_METADATA, override_settings, retry_conflicts
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)

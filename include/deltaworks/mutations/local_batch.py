@@ -2,15 +2,16 @@
 
 A Spark job of a few hundred requests takes a minute of processor time to start a JVM and to compile its queries, and
 less than a second for the merge. Here the requests of the affected organisations are resolved in Python
-(`local_resolve`), rows are merged by delta-rs (`small_merge`), and the files of changed organisations in the state
-tables are replaced. The results equal Spark's; a batch that this process cannot apply in the same way raises
-`SparkRequiredError`, and Spark applies it.
+(`local_resolve`), rows are merged by delta-rs (`small_merge`), the files of changed organisations in the state tables
+are replaced, and the mapping from ids to names is computed (see `state_tables`). The results equal Spark's; a batch
+that this process cannot apply in the same way raises `SparkRequiredError`, and Spark applies it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -34,12 +35,12 @@ from deltaworks.mutations.bounds import (
 )
 from deltaworks.mutations.commits import StepCommits
 from deltaworks.mutations.entity_sizes import LargestEntity, large_entities_locally
-from deltaworks.mutations.local_names import changed_names, names_after
 from deltaworks.mutations.local_periods import (
     affected_range,
     changed_periods,
     late_row_periods,
     merge_periods,
+    moment,
 )
 from deltaworks.mutations.local_resolve import Interval, RequestRow, resolve_locally
 from deltaworks.mutations.local_rows import (
@@ -57,19 +58,71 @@ from deltaworks.mutations.small_merge import (
     SmallMerge,
     plan_merge,
 )
+from deltaworks.mutations.state_tables import RENAME_NAME, AssignedName, IdMapping, NameRequest
 from deltaworks.specs.mutation import (
     DELETED_COLUMN,
     INTERVALS_COLUMNS,
+    MOVE_OPERATIONS,
     MUTATION_COLUMN,
+    NAMES_COLUMNS,
     ORG_COLUMN,
     REQUEST_COLUMNS,
 )
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
+from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.lake import Lake, dataset_of, rows_of
 from deltaworks.tables.log import TableState
 from deltaworks.tables.rewrite import DataFiles, Rewrite, SparkRequiredError
+
+
+def names_after(requests: Iterable[RequestRow], *, rule: str) -> dict[str, dict[str, AssignedName]]:
+    """Returns the names by id after all requests, for each organisation with names; as `resolve_names` does."""
+    by_organisation: dict[str, list[RequestRow]] = defaultdict(list)
+    named: set[str] = set()
+    for request in requests:
+        if request.is_valid and request.op in (RENAME_NAME, *MOVE_OPERATIONS):
+            by_organisation[request.org_id].append(request)
+            if request.op == RENAME_NAME and request.name is not None:
+                named.add(request.org_id)
+    return {
+        organisation: IdMapping(rule).replay(map(_name_request, by_organisation[organisation]))
+        for organisation in sorted(named)
+    }
+
+
+def _name_request(request: RequestRow) -> NameRequest:
+    return NameRequest(request.op, request.id, request.new_id, request.name, moment(request.time), request.seq)
+
+
+def changed_names(
+    organisation: str, stored: pa.Table, names: Mapping[str, AssignedName], *, batch: int
+) -> pa.Table | None:
+    """Returns the rows of an organisation in the mapping table after a batch; None if nothing changes.
+
+    Names that no longer exist stay as deleted rows. Only changed rows get the number of the batch.
+    """
+    rows = {row["id"]: row for row in stored.to_pylist()}
+    changed = False
+    for name_id in {*rows, *names}:
+        row, assigned = rows.get(name_id), names.get(name_id)
+        if assigned is None:
+            if row is not None and not row[DELETED_COLUMN]:
+                rows[name_id] = {**row, DELETED_COLUMN: True, MUTATION_COLUMN: batch}
+                changed = True
+            continue
+        has_seq, seq = assigned.sequence_order
+        values = {"name": assigned.name, "named_at": assigned.time, "seq": seq if has_seq else None}
+        is_same = row is not None and not row[DELETED_COLUMN] and all(row[key] == values[key] for key in values)
+        if not is_same:
+            key = {ORG_COLUMN: organisation, "id": name_id}
+            rows[name_id] = {**key, **values, DELETED_COLUMN: False, MUTATION_COLUMN: batch}
+            changed = True
+    if not changed:
+        return None
+    return pa.Table.from_pylist([rows[name_id] for name_id in sorted(rows)], schema=arrow_schema(NAMES_COLUMNS))
+
 
 #: Maximum size of a table of requests, intervals or names that this process reads.
 MAX_STATE_BYTES: Final = 64 << 20

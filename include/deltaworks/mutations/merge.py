@@ -34,7 +34,7 @@ from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUM
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
+from deltaworks.tables.spark_session import USER_METADATA, override_settings, retry_conflicts
 
 #: Bytes rewritten by one task, and the maximum file size.
 BYTES_PER_TASK = 128 << 20

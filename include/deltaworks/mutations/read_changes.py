@@ -37,7 +37,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.changes import ChangePosition, ChangeSource, last_committed_position
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import USER_METADATA, override_settings
+from deltaworks.tables.spark_session import USER_METADATA, override_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

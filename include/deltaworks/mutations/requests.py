@@ -27,7 +27,7 @@ from deltaworks.specs.mutation import (
     UNDELETE,
     UPDATE,
 )
-from deltaworks.tables.spark.session import override_settings
+from deltaworks.tables.spark_session import override_settings
 
 #: Input schema of `resolve` as DDL. A request takes effect at `time`; requests of the same time are ordered by `seq`,
 #: null first. Further columns are ignored.

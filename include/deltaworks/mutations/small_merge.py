@@ -25,8 +25,8 @@ from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUM
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.commit import Step, commit_step, post_commit_properties
+from deltaworks.tables.duckdb_session import free_memory_bytes
 from deltaworks.tables.features import reasons_against_rewriting
-from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 
 TARGET, SOURCE = "target", "source"

@@ -229,7 +229,7 @@ class OperationContext:
     def spark(self) -> SparkSession:
         """Returns the Spark session, opened at the first call."""
         if self._session is None:
-            from deltaworks.tables.spark.session import build_session
+            from deltaworks.tables.spark_session import build_session
 
             name = f"{self.operation.name}.{self.subject}"
             environment = self.catalog.environment

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deltaworks.catalogs.sync import SyncResult
-    from deltaworks.specs.catalogs import HiveCatalogSpec
+    from deltaworks.specs.environment_sections import HiveCatalogSpec
 
 
 class SyncOptions(Options):
@@ -62,7 +62,7 @@ def sync(context: OperationContext, options: SyncOptions) -> Report:
 def _hive_session(context: OperationContext, spec: HiveCatalogSpec) -> SparkSession:
     """Returns a Spark session with Hive support, which is a static setting: this process has no other session."""
     from deltaworks.catalogs.hive import hive_settings
-    from deltaworks.tables.spark.session import build_session
+    from deltaworks.tables.spark_session import build_session
 
     environment = context.catalog.environment
     spark = environment.spark.model_copy(update={"conf": {**environment.spark.conf, **hive_settings(spec)}})

@@ -20,7 +20,7 @@ from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, cross_pipeline_table
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.lake import Lake
 

@@ -21,8 +21,8 @@ from deltaworks.operations.options import OptionField, Options, option_fields
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import RecordSourceSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.record_sources import RecordSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 
 #: The fields that select operations, and the option that every form treats alike.
 ACTION: Final = "action"

@@ -20,7 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import instant_or_none, parse_iso
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.listing import Listing
-from deltaworks.control.summaries.gold import late_rows_of, read_gold_verification
+from deltaworks.control.summaries.jobs import late_rows_of, read_gold_verification
 from deltaworks.control.summaries.stream import RecentBatches, gold_waiting_since, read_recent
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.operations.base import Look, OperationContext, Report

@@ -296,7 +296,7 @@ class ExpiryOptions(Options):
 def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     """Removes quarantined rows and archived payloads that are older than declared. Idempotent."""
     from deltaworks.recovery.quarantine.expire import expire_quarantine
-    from deltaworks.recovery.quarantine.summary import recount_quarantine
+    from deltaworks.recovery.quarantine.open_rows import recount_quarantine
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, limit=bound)

@@ -90,7 +90,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
         return Report(parts=[_NO_REQUESTS]) if forecasted is None else _forecast_report(forecasted)
     from deltaworks.control.objects import open_objects
     from deltaworks.control.summaries.base import log_failures
-    from deltaworks.control.summaries.mutations import record_batches
+    from deltaworks.control.summaries.jobs import record_batches
     from deltaworks.lineage.runs import batch_lineage
     from deltaworks.mutations.apply import MutationRun
 

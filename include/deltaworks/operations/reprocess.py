@@ -101,7 +101,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
             # A result, because a task without one continues with Spark.
             return Report(parts=[error.message, "Nothing would be replaced."], results=[ReprocessRemainder.nothing()])
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_for_run
-    from deltaworks.recovery.quarantine.summary import recount_quarantine
+    from deltaworks.recovery.quarantine.open_rows import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
 
     # The id is the same for every try of an Airflow task, so each try continues the previous one.

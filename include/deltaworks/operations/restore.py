@@ -95,7 +95,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
 
 
 def _restore_table(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
-    from deltaworks.recovery.restore.table_plan import TableRestoreRequest
+    from deltaworks.recovery.restore.plan import TableRestoreRequest
     from deltaworks.recovery.restore.table_restore import TableRestore
 
     restore = TableRestore(context.catalog, context.subject, str(options.table))
@@ -105,7 +105,7 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
             point=point, repair=options.repair, max_rows=options.max_rows, reason=options.reason or ""
         )
     if not options.dry_run:
-        from deltaworks.recovery.quarantine.summary import recount_quarantine
+        from deltaworks.recovery.quarantine.open_rows import recount_quarantine
 
         result = restore.run(request, allow_missing=options.allow_missing)
         recount_quarantine(context.catalog.environment.lake, context.subject)

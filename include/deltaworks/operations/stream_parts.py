@@ -97,7 +97,7 @@ def keep_catalogs(stream: StreamContext) -> Iterator[None]:
     if not stream.catalog.environment.catalogs:
         yield
         return
-    from deltaworks.catalogs.keeper import kept_up
+    from deltaworks.catalogs.sync import kept_up
 
     with kept_up(stream.catalog, stream.spec.pipeline, has_lease=lambda: not stream.lease.is_lost):
         yield

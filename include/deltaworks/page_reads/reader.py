@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
-from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.foreign_errors import redact_values
 from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 
@@ -153,8 +153,7 @@ def draw_dashboard(*, pipeline: str, name: str, since: str, until: str, filters:
     Raises:
         ConfigError: DASHBOARD_UNKNOWN, DASHBOARD_SPAN_INVALID.
     """
-    from deltaworks.dashboards.page import dashboard_page
-    from deltaworks.dashboards.spans import parse_span
+    from deltaworks.dashboards.page import dashboard_page, parse_span
     from deltaworks.page_reads.dashboards import load_dashboard
     from deltaworks.specs.catalog import find_by_name
     from deltaworks.specs.project import load_catalog

@@ -27,23 +27,23 @@ from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
+from deltaworks.recovery.quarantine.open_rows import recount_quarantine
 from deltaworks.recovery.quarantine.replay_commit import (
     close_landed_rows,
     complete_prepared_replay,
     exclusive_reread,
     void_replays,
 )
-from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.recovery.restore.dependents import reject_running_downstream
-from deltaworks.recovery.restore.pipeline_plan import (
+from deltaworks.recovery.restore.plan import (
     DeclaredTable,
     PipelineRestorePlanner,
     declared_tables,
     restored_versions,
+    with_columns_from,
 )
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.rollback_strategy import RollbackStrategies, RollbackStrategy
-from deltaworks.recovery.restore.table_plan import with_columns_from
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
 from deltaworks.tables.files_commit import FilesCommit, commit_files

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.records.remediation import ACTED_STATES, RemediationRecord
-from deltaworks.specs.remediation import RemediationSpec
+from deltaworks.specs.environment_sections import RemediationSpec
 
 MAX_NOTICE_AGE = timedelta(minutes=5)
 DAY = timedelta(hours=24)

@@ -19,7 +19,7 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog, find_by_name
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.remediation import RemediationSpec
+from deltaworks.specs.environment_sections import RemediationSpec
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0

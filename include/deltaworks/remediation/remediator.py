@@ -33,10 +33,9 @@ from deltaworks.remediation.decision import (
     early_refusal,
     weights_equal,
 )
-from deltaworks.remediation.notifications import RuleAlertState, is_relevant, read_rule_state, targets_of
-from deltaworks.remediation.step_notifier import StepNotifier
+from deltaworks.remediation.notifications import RuleAlertState, StepNotifier, is_relevant, read_rule_state, targets_of
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.remediation import RemediationSpec, TrafficWebhookSpec
+from deltaworks.specs.environment_sections import RemediationSpec, TrafficWebhookSpec
 
 _FIRST_REDIRECT_STATUS, _FIRST_SERVER_ERROR_STATUS = 300, 500
 _RETRYABLE_STATUSES = (408, 425, 429)

@@ -4,22 +4,30 @@ Uses the same SQL, state machine and notification decisions as the rule process.
 the dates before it, and inhibiting rules are evaluated too. By default it reads current data, late rows included, so
 results are optimistic. With `point_in_time` each minute is read from the table versions of its evaluation time, as far
 as the tables' logs reach.
+
+Settings of the rule can be overridden, for example `fire.above=0.07`, and the result is compared with known incidents:
+detections, delays and false alarms.
 """
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import duckdb
 from deltalake import DeltaTable
+from pydantic import ValidationError
 
 from deltaworks.alerts.notification import AlertState, NotificationKind, update_state
 from deltaworks.alerts.raising import get_alert_cause
+from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.rules.baselines import (
     Baselines,
     DateBaseline,
@@ -35,8 +43,10 @@ from deltaworks.rules.rule_query import RuleQuery, rule_query
 from deltaworks.rules.subjects import FIRING, Labels
 from deltaworks.rules.verdicts import Baseline
 from deltaworks.specs.alert_rule import RuleSpec
+from deltaworks.specs.base import suggest_name
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.yaml_reader import InvalidYamlError, load_yaml
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import table_keys
@@ -396,3 +406,134 @@ def _inhibited_by(rule: _BacktestedRule, inhibitors: Sequence[_BacktestedRule]) 
         return next((inhibitor.rule.name for inhibitor in inhibitors if inhibitor.is_firing(rule.rule, labels)), None)
 
     return inhibitor_of
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A known incident. It has labels if only some series were affected."""
+
+    since: dt.datetime
+    until: dt.datetime
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """An incident and the first episode that detected it, or None.
+
+    `delay_minutes` is the time from the start of the incident to the first notification.
+    """
+
+    incident: Incident
+    episode: Episode | None
+    delay_minutes: float | None
+
+
+def read_incidents(file: Path) -> list[Incident]:
+    """Reads incidents from a CSV file with the columns `from`, `to`, and one per label.
+
+    Raises:
+        ConfigError: INCIDENTS_INVALID, with the line.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _invalid_error(file, 1, str(error)) from error
+    incidents = []
+    for line, row in enumerate(rows, start=2):
+        since, until = (_parse_time(file, line, row, name) for name in ("from", "to"))
+        if since >= until:
+            raise _invalid_error(file, line, "`from` is not before `to`")
+        labels = {name: value for name, value in row.items() if name not in ("from", "to", None) and value}
+        incidents.append(Incident(since, until, labels))
+    return incidents
+
+
+def detections(result: Backtest, incidents: Sequence[Incident]) -> tuple[list[Detection], list[Episode]]:
+    """Matches episodes to incidents; returns the detections and the false alarms.
+
+    An episode matches an incident if their times overlap and their labels agree; it can match several.
+    """
+    detected = []
+    false_alarms = [
+        episode for episode in result.episodes if not any(_matches(result, episode, one) for one in incidents)
+    ]
+    for incident in incidents:
+        matching = [episode for episode in result.episodes if _matches(result, episode, incident)]
+        first = min(matching, key=lambda episode: episode.fired, default=None)
+        delay = None if first is None else (result.evaluated_at(first.fired) - incident.since).total_seconds() / 60
+        detected.append(Detection(incident, first, delay))
+    return detected, false_alarms
+
+
+def _matches(result: Backtest, episode: Episode, incident: Incident) -> bool:
+    names = result.rule.labels
+    if any(name in names and episode.labels[names.index(name)] != value for name, value in incident.labels.items()):
+        return False
+    ended = dt.datetime.max.replace(tzinfo=dt.UTC) if episode.ended is None else minute_start(episode.ended)
+    return minute_start(episode.began) < incident.until and ended > incident.since
+
+
+def _parse_time(file: Path, line: int, row: Mapping[str, str | None], name: str) -> dt.datetime:
+    text = (row.get(name) or "").strip()
+    try:
+        at = parse_iso(text)
+    except ValueError:
+        at = None
+    if at is None:
+        raise _invalid_error(file, line, f"`{name}` is {text!r}; write a time such as 2026-03-01T22:56")
+    return at
+
+
+def _invalid_error(file: Path, line: int, problem: str) -> ConfigError:
+    return ConfigError("INCIDENTS_INVALID", f"{file}:{line}: {problem}.")
+
+
+#: Keys that cannot be overridden, because they identify the rule.
+_FIXED_KEYS = ("name", "sql", "reads")
+
+
+def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
+    """Returns the rule with keys overridden, each as `key=value` or `key.subkey=value`; `null` removes a key.
+
+    Raises:
+        ConfigError: RULE_SETTING_INVALID, an unknown key, a missing value, or an invalid rule.
+    """
+    data: dict[str, Any] = rule.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        keys = path.strip().split(".")
+        if not separator or not path:
+            raise _invalid_override(f"{setting!r} has no value", "Write --set fire.above=0.07.")
+        if keys[0] not in RuleSpec.model_fields or keys[0] in _FIXED_KEYS:
+            settable = [name for name in RuleSpec.model_fields if name not in _FIXED_KEYS]
+            raise _invalid_override(
+                f"there is no key {keys[0]!r} to set", f"{suggest_name(keys[0], settable).capitalize()}."
+            )
+        node = data
+        for key in keys[:-1]:
+            below = node.setdefault(key, {})
+            if not isinstance(below, dict):
+                raise _invalid_override(f"{key!r} has nothing below it", f"Write --set {key}=….")
+            node = below
+        try:
+            value = load_yaml(text.encode("utf-8", "surrogateescape")).values
+        except InvalidYamlError as error:
+            raise _invalid_override(f"{setting!r}: {error.problem}", "Write --set fire.above=0.07.") from error
+        if value is None:
+            node.pop(keys[-1], None)
+        else:
+            node[keys[-1]] = value
+    try:
+        return RuleSpec.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key_path = ".".join(str(part) for part in first["loc"])
+        raise _invalid_override(
+            f"{key_path}: {first['msg']}", "Correct the --set option; the declaration is unchanged."
+        ) from error
+
+
+def _invalid_override(problem: str, hint: str) -> ConfigError:
+    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be overridden: {problem}.", hint=hint)

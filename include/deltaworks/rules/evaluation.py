@@ -11,9 +11,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from deltaworks.rules.series_state import START, NoData, SeriesState, next_state
 from deltaworks.rules.subjects import Labels
-from deltaworks.rules.verdicts import Baseline, Observation, RuleBounds, peer_baselines
+from deltaworks.rules.verdicts import (
+    START,
+    Baseline,
+    NoData,
+    Observation,
+    RuleBounds,
+    SeriesState,
+    next_state,
+    peer_baselines,
+)
 from deltaworks.specs.alert_rule import RuleSpec
 
 #: Returns the baseline of a label set in a minute, or None.

@@ -17,8 +17,8 @@ from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, open_table_age
-from deltaworks.tables.bounded_query import restrict_connection
 from deltaworks.tables.commit import refresh
+from deltaworks.tables.duckdb_session import restrict_connection
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, table_keys
 

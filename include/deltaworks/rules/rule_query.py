@@ -18,7 +18,7 @@ from deltaworks.rules.evaluation import MinuteRows, minute_start
 from deltaworks.rules.verdicts import Observation
 from deltaworks.specs.alert_rule import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_SETS, MINUTE, SAMPLES, VALUE
 from deltaworks.specs.alert_rule import RuleSpec as Rule
-from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
+from deltaworks.tables.duckdb_session import describe_error, parse_single_select, query_timeout
 
 #: Timeout of a query. A query that takes longer raises RULE_BROKEN.
 QUERY_TIMEOUT_SECONDS = 30.0

@@ -16,9 +16,8 @@ from deltaworks.control.records.store import Record, RecordKind, RecordPart
 from deltaworks.errors import DeltaworksError, Severity
 from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series, minute_text, parse_minute
 from deltaworks.rules.open_alerts import OpenAlert
-from deltaworks.rules.series_state import Phase, SeriesState
 from deltaworks.rules.subjects import Labels
-from deltaworks.rules.verdicts import Baseline, Observation
+from deltaworks.rules.verdicts import Baseline, Observation, Phase, SeriesState
 from deltaworks.specs.alert_rule import RuleSpec
 
 #: Maximum number of ended episodes to keep. Baselines exclude their minutes.

@@ -35,8 +35,8 @@ from deltaworks.sources.task_isolation import (
     sum_read_statistics,
 )
 from deltaworks.sources.worker_crashes import CrashIsolation
+from deltaworks.tables.driver_collect import collect_bytes
 from deltaworks.tables.files import WrittenFile
-from deltaworks.tables.spark.driver_collect import collect_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.chunks import Payload
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.specs.sources.records import Compression
+from deltaworks.specs.record_sources import Compression
 
 #: A `_seq` has 63 bits: 44 for the record within its partition or shard (17 trillion), 19 for the partition.
 ORDINAL_BITS, PARTITION_NUMBER_BITS = 44, 19

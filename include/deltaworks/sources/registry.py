@@ -19,7 +19,7 @@ SOURCES: Mapping[str, str] = {
     "cloud_files": "deltaworks.sources.objects.source:FileSource",
     "kafka": "deltaworks.sources.kafka.source:KafkaSource",
     "kinesis": "deltaworks.sources.kinesis.source:KinesisSource",
-    "delta": "deltaworks.sources.delta.source:DeltaSource",
+    "delta": "deltaworks.sources.delta:DeltaSource",
 }
 #: Classes that re-read records, by kind. Sources of objects need none, because objects can be opened again.
 RECORD_SOURCES: Mapping[str, str] = {

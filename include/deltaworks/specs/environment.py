@@ -19,11 +19,9 @@ from deltaworks.specs.base import (
     resolve_text,
     suggest_name,
 )
-from deltaworks.specs.catalogs import CatalogSpec
-from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.environment_sections import CatalogSpec, KubernetesSpec, RemediationSpec, remediation_problems
 from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.privacy import PrivacySettings
-from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.sql_server import SqlServerSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec

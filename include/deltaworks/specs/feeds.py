@@ -15,7 +15,7 @@ from deltaworks.specs.base import (
     as_tuple,
     raise_problems,
 )
-from deltaworks.specs.sources.records import KafkaSecuritySpec
+from deltaworks.specs.record_sources import KafkaSecuritySpec
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 #: The feed's version lease has the feed's name, which limits its length.

@@ -15,14 +15,13 @@ from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.base import KeyPath, Problem, path_names, paths_overlap, raise_problems, suggest_name
 from deltaworks.specs.dashboards import dashboard_problems
 from deltaworks.specs.enrich import EnrichSpec
-from deltaworks.specs.event import UnwrapSpec
 from deltaworks.specs.gold import find_cycle
 from deltaworks.specs.notice_delay import slowest_table, table_delay_seconds
-from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections
+from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections, UnwrapSpec
 from deltaworks.specs.pipeline_tables import model_problems, readable_by_views, table_problems
 from deltaworks.specs.privacy_checks import privacy_problems
-from deltaworks.specs.sources.records import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
-from deltaworks.specs.sources.selection import DeltaSourceSpec, SourceSpec
+from deltaworks.specs.record_sources import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
+from deltaworks.specs.sources import DeltaSourceSpec, SourceSpec
 from deltaworks.specs.types import Decimal, parse_type
 
 #: Fields that the engine adds to events: record metadata (`_record`) and partition folders (`_partition`).

@@ -10,10 +10,9 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import parse_bytes, suggest_name
 from deltaworks.specs.catalog import Catalog, find_by_name, project_root
-from deltaworks.specs.collector_file import collector_files, read_collector
 from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
-from deltaworks.specs.loading import load_spec, parse_spec, read_declaration
+from deltaworks.specs.loading import collector_files, load_spec, parse_spec, read_collector, read_declaration
 from deltaworks.specs.overrides import overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
@@ -156,7 +155,7 @@ def _check_environment(catalog: Catalog, path: Path, pipelines: Collection[str])
     if not environment.alerts.routes and not environment.remediations:
         return
     # Imported lazily: few environments have routes or remediations.
-    from deltaworks.specs.environment_checks import ProjectNames, environment_problems
+    from deltaworks.specs.cross_checks import ProjectNames, environment_problems
 
     owners = {name: owner for name, owner in catalog.owners.items() if name not in catalog.pipelines}
     names = ProjectNames(pipelines=catalog.pipelines, declared=pipelines, owners=owners)

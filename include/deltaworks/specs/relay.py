@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Name, Spec, TextOrReference, raise_problems
-from deltaworks.specs.globs import Glob, key_selection_problems
 from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.sources import Glob, key_selection_problems
 from deltaworks.specs.storage import StorageSpec
 
 #: What an overwritten object means. `ignore`: only its first content counts. `latest`: each new content is a file, read

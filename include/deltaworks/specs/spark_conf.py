@@ -98,7 +98,7 @@ def project_paths(root: Path) -> tuple[Path, Path]:
 
 
 def java_archive(root: Path) -> Path:
-    """Returns the path of the class-data-sharing archive that `deltaworks.build.java_archive` builds."""
+    """Returns the path of the class-data-sharing archive that `deltaworks.build.jars` builds."""
     return (root / "include" / "jars" / "target" / "classes.jsa").resolve()
 
 

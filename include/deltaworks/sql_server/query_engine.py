@@ -25,7 +25,7 @@ from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sql_server import SqlLimitsSpec
 from deltaworks.sql_server.admission import Admission
-from deltaworks.sql_server.parameter_types import DEFAULT_TYPE, parameter_types
+from deltaworks.sql_server.messages import DEFAULT_TYPE, parameter_types
 from deltaworks.sql_server.parser_process import GuardedParser
 from deltaworks.sql_server.query_log import Outcome, QueryLog, QueryRecord
 from deltaworks.sql_server.references import ParsedStatement
@@ -33,7 +33,7 @@ from deltaworks.sql_server.sessions import Keys, Names, Session, SessionPool, bo
 from deltaworks.sql_server.snapshots import Snapshot, TableSnapshots
 from deltaworks.sql_server.statements import Statement
 from deltaworks.sql_server.users import Access
-from deltaworks.tables.bounded_query import describe_error, query_timeout
+from deltaworks.tables.duckdb_session import describe_error, query_timeout
 from deltaworks.tables.query import how_a_table_is_created, table_keys
 
 _BATCH_ROWS: Final = 65_536

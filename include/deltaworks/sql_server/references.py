@@ -16,7 +16,7 @@ from typing import Any, Final
 import duckdb
 
 from deltaworks.errors import ConfigError
-from deltaworks.tables.bounded_query import confine_connection, describe_error, parse_single_select
+from deltaworks.tables.duckdb_session import confine_connection, describe_error, parse_single_select
 
 #: Name of the database in a session, which clients see as catalog.
 CATALOG: Final = "lake"

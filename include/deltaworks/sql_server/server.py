@@ -24,7 +24,7 @@ from deltaworks.sql_server.query_engine import Caller, QueryEngine, RunningQuery
 from deltaworks.sql_server.references import CATALOG
 from deltaworks.sql_server.statements import StatementStore
 from deltaworks.sql_server.users import Access, Authenticator, LoginError, User
-from deltaworks.tables.bounded_query import describe_error
+from deltaworks.tables.duckdb_session import describe_error
 
 _LOGGER = logging.getLogger(__name__)
 _MIDDLEWARE: Final = "login"

@@ -21,10 +21,10 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
+from deltaworks.tables.driver_collect import collect_json
 from deltaworks.tables.files import open_parquet
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, is_absolute_path, row_count, stats_of, total_rows
-from deltaworks.tables.spark.driver_collect import collect_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

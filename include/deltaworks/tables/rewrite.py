@@ -24,7 +24,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.commit import Step
-from deltaworks.tables.deletion_vector_format import deleted_positions
+from deltaworks.tables.deletion_vectors import deleted_positions
 from deltaworks.tables.files import (
     MAX_BATCH_ROWS,
     WrittenFile,

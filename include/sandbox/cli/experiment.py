@@ -59,7 +59,7 @@ def partitioning(
 
     Prints file sizes, times and ratios next to the published ones. Touches nothing outside its folder.
     """
-    from deltaworks.tables.spark.session import build_session
+    from deltaworks.tables.spark_session import build_session
     from sandbox.experiments.engagement_rows import Workload
     from sandbox.experiments.partitioning import run_partitioning
 

@@ -17,8 +17,8 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.sources.records import KinesisSourceSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.record_sources import KinesisSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from generator.delivery import Delivery, Published, Sink, publish
 from generator.engagement import generate_engagement

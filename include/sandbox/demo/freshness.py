@@ -15,7 +15,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.sources import require_object_source
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 

@@ -8,7 +8,7 @@ import boto3
 from tenacity import retry, stop_after_attempt, wait_exponential_jitter
 
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.specs.storage import StorageSpec
 from generator.delivery import Sink
 

@@ -19,7 +19,7 @@ from deltaworks.specs.groups import group_dag_id, stream_groups
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import load_settings
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.keys.stored_keys import namespace_token_key, open_key_service, privacy_settings
+from deltaworks.privacy.stored_keys import namespace_token_key, open_key_service, privacy_settings
 from deltaworks.privacy.tokens.envelope_encryption import token
 from deltaworks.specs.catalog import Catalog
 

@@ -18,7 +18,7 @@ from deltaworks.maintenance.table_health.measure import file_sizes_by_value
 from deltaworks.mutations.merge import merge_settings
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import override_settings
+from deltaworks.tables.spark_session import override_settings
 
 DATE_COLUMN = "engagement_date"
 _MERGE_TASKS_PER_CORE = 4

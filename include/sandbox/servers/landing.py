@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.objects import aws_session
 
 LAKE_BUCKET = "deltaworks-lake"
 #: Encrypted original values of tokens, separate from the lake.

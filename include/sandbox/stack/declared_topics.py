@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from deltaworks.specs.base import Reference
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.record_sources import KafkaSourceSpec, KinesisSourceSpec
 from sandbox.stack.environment import AWS_ENDPOINT, KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
 

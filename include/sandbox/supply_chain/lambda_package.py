@@ -38,7 +38,7 @@ _CODE = (
     "deltaworks/__init__.py",
     "deltaworks/control/__init__.py",
     "deltaworks/control/background.py",
-    "deltaworks/control/aws_sessions.py",
+    "deltaworks/control/objects.py",
     "deltaworks/control/objects.py",
     "deltaworks/errors",
     "deltaworks/operations/__init__.py",

@@ -10,8 +10,8 @@ from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

@@ -22,7 +22,7 @@ from tests.faults.harness import injection, protections
 from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup
-from tests.spark.engine.group.group_harness import GroupHarness
+from tests.spark.engine.group_harness import GroupHarness
 
 ENTRY = Path(__file__).with_name("entry.py")
 END_SECONDS = 150.0

@@ -19,12 +19,12 @@ def main() -> int:
     fault("started")
     injection.install(fault)
 
-    from deltaworks.engine.group.run import GroupRun
+    from deltaworks.engine.group_run import GroupRun
     from deltaworks.engine.runner import IngestRun
     from deltaworks.operations.stream_parts import STREAM_PARTS
     from deltaworks.sources import base
     from deltaworks.specs.project import load_catalog
-    from deltaworks.tables.spark.session import build_session
+    from deltaworks.tables.spark_session import build_session
     from tests.batch_points import call_at_points_of
 
     # The few events of a test are read by several tasks, like those of a large batch, so that tables get several files.

@@ -29,7 +29,7 @@ from deltaworks.mutations import apply
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from tests.faults.harness.bad_deletes import BadDeletes
 from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts, Operations

@@ -23,7 +23,7 @@ from deltaworks.mutations import apply, commits, small_merge
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.commit import Step
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from deltaworks.testing import present
 
 #: The batch dies after its merge wrote files and before the commit that names them.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
+from deltaworks.events.lookup_databases import AddressLookup, PinnedDatabases
 from deltaworks.specs.storage import StorageSpec
 
 OFF = "DELTAWORKS_TEST_OFF"

@@ -15,8 +15,8 @@ from deltaworks.control import job, paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
 from deltaworks.recovery.start_over import start_over
-from deltaworks.sources.delta import source as delta
-from deltaworks.sources.delta.source import DeltaSource
+from deltaworks.sources import delta
+from deltaworks.sources.delta import DeltaSource
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project
 from tests.spark.sources.delta_harness import address, numbers, reading, run, sell

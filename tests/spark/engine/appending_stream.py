@@ -21,7 +21,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from sandbox.servers.object_store import lake_storage
 
 ROOT = "s3://deltaworks-lake"

@@ -28,7 +28,7 @@ from pathlib import Path
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from tests.spark.engine.conftest import DECLARED, Shop
 
 root, master = Path(sys.argv[1]), sys.argv[2]
@@ -140,7 +140,7 @@ WAIT_SECONDS = 20.0
 LOADED_DRIVER = """
 import sys, time
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 
 root, master, name, job_class = sys.argv[1:]
 one = {"executors": 1, "executor_cores": 1, "executor_memory": "512m"}

@@ -18,9 +18,9 @@ from pyspark import TaskContext, cloudpickle
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events import lookup_databases as module
 from deltaworks.events import parse
-from deltaworks.events.enrichment import databases as module
-from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
+from deltaworks.events.lookup_databases import AddressLookup, PinnedDatabases
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec

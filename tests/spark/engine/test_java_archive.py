@@ -21,7 +21,7 @@ DRIVER = """
 import psutil
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 here = StorageSpec(root="file:///deltaworks-tests")
 environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
 spark = build_session(environment, app_name="archive", master="local[1]")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.summaries.gold import late_rows_of
+from deltaworks.control.summaries.jobs import late_rows_of
 from deltaworks.errors import ConfigError
 from deltaworks.gold import event_keys, input_views
 from deltaworks.gold.build import rebuild_gold

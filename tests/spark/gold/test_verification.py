@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.control.summaries.gold import read_gold_verification
+from deltaworks.control.summaries.jobs import read_gold_verification
 from deltaworks.gold import input_views, verification
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.verification import VerificationLimits, compare_with_spark, verify_gold

@@ -20,7 +20,7 @@ from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import override_settings
+from deltaworks.tables.spark_session import override_settings
 from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
 from deltaworks.testing import local_lake, present, write_files
 

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.tables.changes import ChangePosition
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from deltaworks.testing import present
 from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 

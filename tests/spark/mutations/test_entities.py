@@ -23,11 +23,11 @@ from deltaworks.cli.mutations import ENTITY_COLUMNS, OutputFormat, print_rows, r
 from deltaworks.mutations import entity_sizes
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.batch_frames import OrganisationScope
+from deltaworks.mutations.entities import resolve
 from deltaworks.mutations.entity_sizes import ENTITY_TOO_LARGE, LargestEntity, large_entities
 from deltaworks.mutations.local_resolve import resolve_entities_locally
 from deltaworks.mutations.request_file import RequestFile, read_request_file
 from deltaworks.mutations.requests import REQUEST_SCHEMA
-from deltaworks.mutations.resolve import resolve
 from tests.shared_data import SHARED_DATA
 from tests.spark.mutations.cases import generated
 from tests.spark.mutations.mutation_harness import PIPELINE, START, MutationHarness, declared

@@ -18,11 +18,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deltaworks.mutations.entities import components, edges
+from deltaworks.mutations.entities import INTERVAL_SCHEMA, components, edges, resolve
 from deltaworks.mutations.interval_diff import local_checkpoint
 from deltaworks.mutations.requests import REQUEST_SCHEMA
-from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
-from deltaworks.tables.spark.session import override_settings
+from deltaworks.tables.spark_session import override_settings
 from tests.spark.mutations.cases import at, differences, frame, generated, kinds, smallest
 from tests.unit.mutations.examples import EXAMPLES
 

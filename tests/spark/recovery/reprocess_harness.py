@@ -18,7 +18,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_rows import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.objects.file_event_log import event_time_us

@@ -13,8 +13,8 @@ from deltaworks.control import paths
 from deltaworks.engine.live import start_live_query
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import pipeline_spec, present

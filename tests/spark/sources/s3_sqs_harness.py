@@ -12,7 +12,7 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.spark_formats.s3_sqs.reader import FILE_QUARANTINE_KEY
+from deltaworks.sources.spark_formats.reader import FILE_QUARANTINE_KEY
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

@@ -1,6 +1,6 @@
 """`format("cloudFiles")` with the code that articles and manuals show, over a bucket and over its queue.
 
-The snippet marked `integration` has its twin in tests/unit/sources/spark_formats/s3_sqs/test_cloud_files.py, which
+The snippet marked `integration` has its twin in tests/unit/sources/spark_formats/test_cloud_files.py, which
 reads notifications and the first listing without a JVM.
 """
 

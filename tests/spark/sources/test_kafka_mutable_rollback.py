@@ -17,7 +17,7 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import ContractError
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.operations.stream_parts import STREAM_PARTS
-from deltaworks.recovery.restore.pipeline_plan import declared_tables
+from deltaworks.recovery.restore.plan import declared_tables
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec

@@ -16,9 +16,9 @@ from deltaworks.errors import ContractError
 from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.scaffolding.pipeline_yaml import infer_pipeline, write_pipeline
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
-from deltaworks.sources.objects.landing.inputs import find_inputs
-from deltaworks.sources.objects.landing.land import land, require_file_source
-from deltaworks.sources.objects.landing.landing_store import landing_store
+from deltaworks.sources.objects.land import land, require_file_source
+from deltaworks.sources.objects.landed_inputs import find_inputs
+from deltaworks.sources.objects.landing_store import landing_store
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog

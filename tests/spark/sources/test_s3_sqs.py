@@ -1,7 +1,7 @@
 """`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, and with two options alone.
 
 The byte limit, marked `integration`, has its twin in tests/unit/sources/objects/test_file_event_log.py, and the options
-have theirs in tests/unit/sources/spark_formats/s3_sqs/test_options.py.
+have theirs in tests/unit/sources/spark_formats/test_options.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.tables.spark.driver_collect import collect_bytes, collect_json
+from deltaworks.tables.driver_collect import collect_bytes, collect_json
 
 
 def hostile_task(mark: str) -> Callable[[Iterable[int]], Iterator[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.objects import aws_session
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.alerts import sending
 from deltaworks.alerts.channels import SENDERS, Channel, MessageContext, open_channels, senders
-from deltaworks.alerts.channels.routing import Router
+from deltaworks.alerts.channels.channel import Router
 from deltaworks.alerts.channels.senders import boto3_sns_sender
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert

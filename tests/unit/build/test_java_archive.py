@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.build import java_archive as making
-from deltaworks.build.java_archive import ensure_java_archive
+from deltaworks.build import jars as making
+from deltaworks.build.jars import ensure_java_archive
 from deltaworks.specs.spark_conf import java_archive, java_archive_options
 from deltaworks.testing import present, write_files
 

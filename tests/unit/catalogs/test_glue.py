@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.catalogs.base import Registered, plan_changes
 from deltaworks.catalogs.glue import GlueCatalog
-from deltaworks.specs.catalogs import GlueCatalogSpec
+from deltaworks.specs.environment_sections import GlueCatalogSpec
 from tests.moto_server import running_moto
 from tests.unit.catalogs.entries import COLUMNS, column, entry
 

@@ -13,15 +13,14 @@ from deltalake import Field
 from deltalake.schema import PrimitiveType
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.catalogs.keeper import CatalogKeeper, kept_up
-from deltaworks.catalogs.sync import ALERT_CAUSE, selected_catalogs, sync_pipeline
+from deltaworks.catalogs.sync import ALERT_CAUSE, CatalogKeeper, kept_up, selected_catalogs, sync_pipeline
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.operations.stream_parts import STREAM_PARTS, keep_catalogs
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.catalogs import HiveCatalogSpec, UnityCatalogSpec
 from deltaworks.specs.descriptions import table_descriptions
+from deltaworks.specs.environment_sections import HiveCatalogSpec, UnityCatalogSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.descriptions import ensure_described
 from deltaworks.tables.lake import Lake, remove_folder

@@ -11,7 +11,7 @@ import pytest
 from deltaworks.catalogs.base import plan_changes
 from deltaworks.catalogs.unity import UnityCatalog
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.specs.catalogs import UnityCatalogSpec
+from deltaworks.specs.environment_sections import UnityCatalogSpec
 from tests.unit.catalogs.entries import COLUMNS, column, entry
 from tests.unit.catalogs.unity_server import UnityServer, running_unity
 

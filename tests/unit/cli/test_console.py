@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from deltaworks.cli.console import open_listener
+from deltaworks.cli.services import open_listener
 from deltaworks.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""`deltaworks consumers` lists consumers, and deregisters them only without dry run."""
+"""`deltaworks consumers` lists aws_resources, and deregisters them only without dry run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltaworks.cli import consumers
+from deltaworks.cli import aws_resources
 from deltaworks.errors import ConfigError
-from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.record_sources import KafkaSourceSpec, KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec
 from tests.commands import output_of
 from tests.kinesis_server import kinesis_client, running_kinesis
@@ -31,7 +31,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         project = SimpleNamespace(
             environment=SimpleNamespace(messaging=aws), pipeline=lambda name: SimpleNamespace(source=SOURCES[name])
         )
-        monkeypatch.setattr(consumers, "catalog", lambda **_: project)
+        monkeypatch.setattr(aws_resources, "catalog", lambda **_: project)
         client = kinesis_client(endpoint)
         client.create_stream(StreamName="games", ShardCount=1)
         yield client

@@ -13,8 +13,8 @@ from deltaworks.cli import feeds
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.feeds.messages import DeadReason
 from deltaworks.operations.base import OperationContext
-from deltaworks.operations.feeds import ReplayFeedOptions, replay
 from deltaworks.operations.registry import get_operation
+from deltaworks.operations.replay import ReplayFeedOptions, replay_feed
 from tests.commands import output_of
 from tests.unit.feeds.feed_harness import FeedHarness, Receiver
 
@@ -30,7 +30,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedHarness:
 
 def replayed(harness: FeedHarness, **options: Any) -> list[str]:
     context = OperationContext(operation=get_operation("replay_feed"), catalog=harness.catalog, subject="shop")
-    return [str(part) for part in replay(context, ReplayFeedOptions(feed="offers", **options)).parts]
+    return [str(part) for part in replay_feed(context, ReplayFeedOptions(feed="offers", **options)).parts]
 
 
 def test_feeds_are_listed_with_their_position_and_lag(harness: FeedHarness) -> None:

@@ -162,7 +162,7 @@ def test_a_pipeline_starts_over_only_without_dry_run_and_within_the_limit(projec
 
 
 def test_facts_about_a_batches_input_are_formatted() -> None:
-    from deltaworks.cli.batches import source_facts
+    from deltaworks.cli.files import source_facts
 
     source = {
         "oldest_arrived_at": "2026-01-01T00:00:00+00:00",

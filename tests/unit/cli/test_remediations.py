@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deltaworks.cli import remediations
+from deltaworks.cli import rules
 from deltaworks.errors import ConfigError
 from tests.commands import output_of
 from tests.unit.remediation.remediation_harness import RemediationHarness
@@ -24,7 +24,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remedia
     with running_director(a=0.5, b=0.5) as director:
         harness = RemediationHarness(tmp_path, director)
         environment = SimpleNamespace(environment="tests", lake=harness.storage, remediations=(harness.spec,))
-        monkeypatch.setattr(remediations, "catalog", lambda: SimpleNamespace(environment=environment))
+        monkeypatch.setattr(rules, "catalog", lambda: SimpleNamespace(environment=environment))
         yield harness
 
 

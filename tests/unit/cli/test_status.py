@@ -327,7 +327,7 @@ def accepting() -> Iterator[socket.socket]:
 
 
 def test_remote_storage_is_not_called_the_embedded_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deltaworks.cli.probe import check_reachable
+    from deltaworks.cli.context import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -347,7 +347,7 @@ def test_remote_storage_is_not_called_the_embedded_stack(monkeypatch: pytest.Mon
 
 
 def test_reachable_storage_is_probed_only_once(accepting: socket.socket) -> None:
-    from deltaworks.cli.probe import check_reachable
+    from deltaworks.cli.context import check_reachable
     from deltaworks.specs.storage import AwsSpec
 
     endpoint = f"http://127.0.0.1:{accepting.getsockname()[1]}"

@@ -24,7 +24,7 @@ from deltaworks.collector_host.redaction import RELOAD_SECONDS
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
 from deltaworks.privacy.erasure.requests import receive_request
-from deltaworks.privacy.keys.base import LocalKeyring, public_key
+from deltaworks.privacy.key_service import LocalKeyring, public_key
 from deltaworks.privacy.tokens.envelope_encryption import Sealer, Unsealer, decode_sealed_file, token
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.collector import CollectorSpec

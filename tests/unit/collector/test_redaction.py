@@ -15,7 +15,7 @@ from collector.sinks.vault import VaultSink
 from collector.spool_folder import SpoolFolder
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
-from deltaworks.privacy.keys.base import Context, DataKey, LocalKeyring, public_key
+from deltaworks.privacy.key_service import Context, DataKey, LocalKeyring, public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,

@@ -8,7 +8,7 @@ from typing import Any
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.paths import nights_summary, quarantine_summary, tables_summary
-from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
+from deltaworks.control.summaries.jobs import Night, NightResult, NightsSummary, NightTask
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summaries.tables import (
     HealthPoint,

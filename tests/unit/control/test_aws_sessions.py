@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.loaders import JSONFileLoader
 
-from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.objects import aws_session
 
 PLACE = {"region_name": "eu-west-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control.error_redaction import REDACTED_VALUE, redact_values
+from deltaworks.control.foreign_errors import REDACTED_VALUE, redact_values
 from deltaworks.control.job import as_deltaworks_error, run_job
 
 CANARY = "canary7f3a"

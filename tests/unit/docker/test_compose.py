@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
-from deltaworks.cli import metrics
+from deltaworks.cli import services
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.specs.weak_secrets import secret_weakness
 from deltaworks.testing import present
 from sandbox.servers.landing import queue_url
@@ -166,7 +166,7 @@ def test_figures_are_served_where_their_health_check_and_their_port_are() -> Non
     assert words[words.index("--host") + 1] == "0.0.0.0", "else nobody beside the container reaches them"
     assert service["ports"] == [f"{LOOPBACK}{port}:{port}"]
     assert service["healthcheck"]["test"][-1] == f"http://localhost:{port}/metrics"
-    assert int(port) == metrics.PORT
+    assert int(port) == services.PORT
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))

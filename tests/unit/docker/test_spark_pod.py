@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.kubernetes.pods import executor_pod
-from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.environment_sections import KubernetesSpec
 from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]

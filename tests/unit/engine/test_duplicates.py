@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.control import paths
-from deltaworks.engine.duplicates import flags as task_flags
-from deltaworks.engine.duplicates.window import duplicate_windows
+from deltaworks.engine import duplicates as task_flags
+from deltaworks.engine.duplicates import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, merge_outputs, write_payloads
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FileTarget
@@ -150,7 +150,7 @@ def test_only_tables_that_declare_it_have_flags(shop: Shop) -> None:
 
 def test_without_a_table_that_declares_it_no_log_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(tmp_path, spec(None))
-    monkeypatch.setattr("deltaworks.engine.duplicates.window.refresh", lambda handle: 1 / 0)
+    monkeypatch.setattr("deltaworks.engine.duplicates.refresh", lambda handle: 1 / 0)
 
     assert shop.windows(NOW) == {}
 

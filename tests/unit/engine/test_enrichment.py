@@ -16,9 +16,9 @@ from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_pa
 from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.engine.writers import FileTarget
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events import lookup_databases as module
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.enrichment import databases as module
-from deltaworks.events.enrichment.databases import PinnedDatabases
+from deltaworks.events.lookup_databases import PinnedDatabases
 from deltaworks.events.parse import ParserInputs
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.sources.task_isolation import TaskOutput

@@ -20,7 +20,7 @@ from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumber
 from deltaworks.events.columnar_redaction import EventTypeRedactor
 from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys, SealKeys
-from deltaworks.privacy.keys.base import DataKey, decapsulate_key, public_key
+from deltaworks.privacy.key_service import DataKey, decapsulate_key, public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedKind,

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.events.columns import convert_column
-from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import TimeFormat, TimeUnit
 from deltaworks.specs.types import parse_type

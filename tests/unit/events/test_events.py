@@ -16,12 +16,11 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from deltaworks.events import events
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.envelope import EventIdReader
 from deltaworks.events.events import EventReader, Router, parent_objects, value_at
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.testing import parse_events, pipeline_spec
 

@@ -22,7 +22,7 @@ from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import BudgetSpec
+from deltaworks.specs.record_sources import BudgetSpec
 from deltaworks.testing import declare_table, pipeline_spec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")

@@ -16,15 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import FORMATS, create_framer
 from deltaworks.events.parse import Parser
-from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.reasons import ConversionError, Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import PayloadSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.record_sources import PayloadSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.testing import declare_columns, declare_table, parse_events, pipeline_spec
 
 STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")

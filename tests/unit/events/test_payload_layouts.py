@@ -22,15 +22,14 @@ from hypothesis import strategies as st
 from isal import isal_zlib
 
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json import read_events
 from deltaworks.events.parse import Parser
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import Compression
+from deltaworks.specs.record_sources import Compression
 from deltaworks.testing import declare_pipeline, declare_table, local_storage, parse_events
 from tests.examples import examples
 from tests.fed_bytes import FedBytes

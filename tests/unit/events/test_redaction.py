@@ -20,8 +20,8 @@ from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import LocalKeyring, public_key
-from deltaworks.privacy.keys.stored_keys import unreadable_day_key
+from deltaworks.privacy.key_service import LocalKeyring, public_key
+from deltaworks.privacy.stored_keys import unreadable_day_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     SealedKind,
     Sealer,

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.events.chunks import BatchMetadata, Payload
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.csv import MAX_RECORD_LINES
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.parse import Parser
+from deltaworks.events.reasons import ConversionError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.testing import pipeline_spec
 from tests.unit.recovery.replay_harness import ReplayHarness
 

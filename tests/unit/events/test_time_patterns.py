@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events import time_patterns
 from deltaworks.events.columns import convert_column
-from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 from deltaworks.events.time_patterns import (
     EPOCH,
     MICROSECOND,

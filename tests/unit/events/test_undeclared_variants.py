@@ -27,7 +27,7 @@ from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.privacy.erasure.purge_table import TablePurger, erasure_step
 from deltaworks.privacy.erasure.scan import scan_object
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
+from deltaworks.recovery.reprocess.replace_rows import DirectReplacer
 from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import VARIANT_TYPE

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.summaries.gold import late_rows_of
+from deltaworks.control.summaries.jobs import late_rows_of
 from deltaworks.errors import ConfigError
 from deltaworks.gold.pinned_inputs import BUILT_FROM, FINGERPRINT, LATE_ROWS, pin_inputs, read_built_from
 from deltaworks.gold.refresh import pending_gold

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
-from deltaworks.control.summaries.gold import GoldVerification, read_gold_verification
+from deltaworks.control.summaries.jobs import GoldVerification, read_gold_verification
 from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.gold import verification
 from deltaworks.gold.pinned_inputs import pin_inputs

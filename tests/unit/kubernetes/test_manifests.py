@@ -28,7 +28,7 @@ from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
 from deltaworks.kubernetes.pods import driver_pod, driver_variables, executor_pod
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.environment_sections import KubernetesSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import session_conf
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE

@@ -16,9 +16,16 @@ import pytest
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.lineage.datasets import Column, Dataset, column_origins, stream_inputs, stream_outputs
+from deltaworks.lineage.datasets import (
+    Column,
+    Dataset,
+    column_origins,
+    gold_inputs,
+    gold_outputs,
+    stream_inputs,
+    stream_outputs,
+)
 from deltaworks.lineage.events import build_event, open_client
-from deltaworks.lineage.gold import gold_inputs, gold_outputs
 from deltaworks.lineage.runs import PARENT_VARIABLE, Emitter, LineageRun, batch_lineage
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.environment import LineageSpec
@@ -77,7 +84,7 @@ def test_a_gold_build_emits_its_outputs_and_its_parent_task(
     reported: tuple[Catalog, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, backend = reported
-    monkeypatch.setattr("deltaworks.lineage.gold.Lake.open", lambda *_: None)
+    monkeypatch.setattr("deltaworks.tables.lake.Lake.open", lambda *_: None)
     monkeypatch.setenv(PARENT_VARIABLE, f"airflow/team/games__gold.rebuild_gold/{RUN}")
     with batch_lineage(catalog, "games", "gold") as lineage:
         lineage.add("retention", 7)

@@ -21,8 +21,8 @@ from deltaworks.maintenance.table_health.report import report_tables
 from deltaworks.maintenance.vacuum import vacuum_tables
 from deltaworks.recovery.repair.log_gap import check_pipeline, repair_log
 from deltaworks.recovery.repair.lost_files import repair_files, repair_table
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.catalog import Catalog

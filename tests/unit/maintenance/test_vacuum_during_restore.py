@@ -18,8 +18,8 @@ from deltaworks.maintenance import vacuum_files
 from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
 from deltaworks.recovery.restore import table_restore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.crashes import Crash, crash_at
 from tests.unit.engine.hold_harness import Harness

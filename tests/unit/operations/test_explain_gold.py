@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.control.summaries.gold import GoldVerification
+from deltaworks.control.summaries.jobs import GoldVerification
 from deltaworks.errors import ConfigError
 from deltaworks.gold.table_build import ENGINE, PARTIAL_SUMS, SPARK
 from deltaworks.operations.gold import explain_gold

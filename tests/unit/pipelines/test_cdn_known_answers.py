@@ -18,9 +18,8 @@ from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.events.source_fields import pin_databases
-from deltaworks.rules.backtest import backtest
+from deltaworks.rules.backtest import backtest, with_overrides
 from deltaworks.rules.evaluation import minute_text
-from deltaworks.rules.overrides import with_overrides
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec

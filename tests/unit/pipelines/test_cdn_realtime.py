@@ -6,9 +6,8 @@ import datetime as dt
 from pathlib import Path
 
 from deltaworks.events.chunks import Payload
-from deltaworks.rules.backtest import backtest
+from deltaworks.rules.backtest import backtest, with_overrides
 from deltaworks.rules.evaluation import minute_text
-from deltaworks.rules.overrides import with_overrides
 from tests.unit.pipelines.shipped_lake import INGESTED_AT_US, ShippedLake
 
 START = dt.datetime(2026, 3, 2, 10, tzinfo=dt.UTC)

@@ -14,8 +14,7 @@ import pytest
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.events.redaction_keys import load_redaction_keys
-from deltaworks.events.token_lookup import lookup_tokens
+from deltaworks.events.redaction_keys import load_redaction_keys, lookup_tokens
 from deltaworks.feeds.delivery import StopRequested
 from deltaworks.feeds.messages import Message
 from deltaworks.feeds.process import Feed

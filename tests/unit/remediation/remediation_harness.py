@@ -13,7 +13,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.rules.subjects import FIRING, subject_of
-from deltaworks.specs.remediation import RemediationSpec
+from deltaworks.specs.environment_sections import RemediationSpec
 from deltaworks.testing import local_storage, present
 from tests.unit.remediation.traffic_server import Director
 

@@ -21,9 +21,9 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.remediation import remediator as remediating
+from deltaworks.remediation.notifications import resolve_hold_alerts
 from deltaworks.remediation.process import RemediationProcess, find_remediation
 from deltaworks.remediation.remediator import Remediator, TrafficClient
-from deltaworks.remediation.step_notifier import resolve_hold_alerts
 from deltaworks.rules.subjects import UNKNOWN
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.catalog import Catalog

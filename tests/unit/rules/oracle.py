@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deltaworks.rules.series_state import Verdict
+from deltaworks.rules.verdicts import Verdict
 
 LETTERS = {Verdict.BREACHED: "B", Verdict.BETWEEN: "=", Verdict.CLEAR: "C", Verdict.LEARNING: "L"}
 

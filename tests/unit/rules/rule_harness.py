@@ -16,7 +16,7 @@ from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.rules.inputs import RuleTables
-from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
+from deltaworks.rules.process import PipelineEvaluator
 from deltaworks.rules.stored_state import RuleState, read_rule_state
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake

@@ -14,10 +14,8 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.rules.backtest import Backtest, backtest
+from deltaworks.rules.backtest import Backtest, backtest, detections, read_incidents, with_overrides
 from deltaworks.rules.evaluation import minute_text
-from deltaworks.rules.incidents import detections, read_incidents
-from deltaworks.rules.overrides import with_overrides
 from tests.unit.rules.rule_harness import RATE, START, RuleHarness, minute_row, rules_project
 
 BAD, WELL = 0.2, 0.01

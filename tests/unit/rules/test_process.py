@@ -14,8 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StopFlag, read_heartbeat
 from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.rules import process
-from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
-from deltaworks.rules.process import RuleProcess
+from deltaworks.rules.process import PipelineEvaluator, RuleProcess
 from tests.unit.rules.rule_harness import RATE, RuleHarness, rules_project
 from tests.waiting import eventually
 

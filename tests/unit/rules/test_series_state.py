@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.rules.series_state import START, NoData, SeriesState, Verdict, next_state
+from deltaworks.rules.verdicts import START, NoData, SeriesState, Verdict, next_state
 from tests.unit.rules.oracle import slow_episodes
 
 B, E, C, F, L, A = (

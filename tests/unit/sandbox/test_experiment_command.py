@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import deltaworks.tables.spark.session
+import deltaworks.tables.spark_session
 import sandbox.experiments.partitioning as experiment
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
@@ -52,7 +52,7 @@ def test_it_measures_what_it_is_told_to_and_prints_ratios_beside_the_published_o
         sides = (side(BY_DATE, workload, 1.0, 7), side(BY_ORG, workload, 0.5, 2))
         return PartitioningResult(workload=workload, results=sides, rows=1_234)
 
-    monkeypatch.setattr(deltaworks.tables.spark.session, "build_session", lambda *_, **__: session)
+    monkeypatch.setattr(deltaworks.tables.spark_session, "build_session", lambda *_, **__: session)
     monkeypatch.setattr(experiment, "run_partitioning", measured)
     monkeypatch.setenv("COLUMNS", "200")
     chart = tmp_path / "charts" / "page.html"
@@ -98,7 +98,7 @@ def test_it_measures_what_it_is_told_to_and_prints_ratios_beside_the_published_o
 
 def test_sizes_that_cannot_be_run_are_refused_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        deltaworks.tables.spark.session, "build_session", lambda *_, **__: pytest.fail("Spark was started")
+        deltaworks.tables.spark_session, "build_session", lambda *_, **__: pytest.fail("Spark was started")
     )
 
     done = CliRunner().invoke(app, ["experiment", "partitioning", "--rows", "10"])

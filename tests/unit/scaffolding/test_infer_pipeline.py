@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.events.inference.pipeline_proposal import Overrides
-from deltaworks.scaffolding.event_sample import sample_files
-from deltaworks.scaffolding.pipeline_yaml import InferredPipeline, infer_from_sample
-from deltaworks.sources.objects.landing.inputs import find_inputs
+from deltaworks.scaffolding.pipeline_yaml import InferredPipeline, infer_from_sample, sample_files
+from deltaworks.sources.objects.landed_inputs import find_inputs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.yaml_reader import load_yaml
 from tests.examples import examples

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.fixtures.run import FixtureLake
 from deltaworks.fixtures.spec import load_fixtures
-from deltaworks.scaffolding.notebook import connection_cell
+from deltaworks.scaffolding.other_tools import connection_cell
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.commands import invoke
 from tests.unit.pipelines.shipped_lake import ShippedLake

@@ -18,7 +18,7 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.sources.delta.source import RowReader
+from deltaworks.sources.delta import RowReader
 from deltaworks.sources.kafka.brokers import client_properties
 from deltaworks.sources.kafka.offsets import count_offsets_between
 from deltaworks.sources.kafka.source import KafkaReader
@@ -26,7 +26,7 @@ from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.kinesis.shards import shard_number
 from deltaworks.sources.kinesis.source import KinesisReader
 from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS, ReadStatistics, Record, record_seq
-from deltaworks.specs.sources.records import KafkaSecuritySpec
+from deltaworks.specs.record_sources import KafkaSecuritySpec
 
 PLACES = st.tuples(st.integers(0, (1 << PARTITION_NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
 KAFKA_SCHEMA = pa.schema(

@@ -11,7 +11,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.sources.base import CachedLookup, SourceLag
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.spark_formats.s3_sqs.options import parse_s3_sqs
+from deltaworks.sources.spark_formats.options import parse_s3_sqs
 from deltaworks.sources.stream_options import boolean_option, check_option_names, number_option, storage_root
 
 KNOWN = ("queueUrl", "maxFiles")

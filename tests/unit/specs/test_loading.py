@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.specs.spec_diff import pipeline_json_schema
 from deltaworks.specs.yaml_reader import load_yaml
 from deltaworks.tables.arrow_types import arrow_schema

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.specs.base import Spec
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import KafkaSourceSpec
+from deltaworks.specs.record_sources import KafkaSourceSpec
 from deltaworks.specs.spec_change_effects import Edit, Effect, NamedItems, OptionalSection
 from deltaworks.specs.spec_diff import classify_changes, marker_of, unsafe_changes
 from deltaworks.specs.table import ColumnSpec, TableSpec

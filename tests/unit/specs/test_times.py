@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from deltaworks.specs.event import EventTimeSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import EventTimeSpec
 from deltaworks.specs.schedules import PRESETS, next_run, schedule_problem
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import SpecChange, classify_changes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deltaworks.privacy.tokens.envelope_encryption import is_token
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.sql_server.masking import personal_columns, projection
+from deltaworks.sql_server.sessions import personal_columns, projection
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.testing import declare_table, pipeline_spec
 from tests.unit.sql_server.sql_harness import PEOPLE, SHOP, TOKEN

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
 from deltaworks.sql_server import parser_process
-from deltaworks.sql_server.parameter_types import name_parameters, parameter_types
+from deltaworks.sql_server.messages import name_parameters, parameter_types
 from deltaworks.sql_server.parser_process import GuardedParser
 from deltaworks.sql_server.references import StatementParser
 

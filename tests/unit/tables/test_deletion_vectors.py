@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.maintenance.table_health.measure import table_health
-from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
+from deltaworks.tables.deletion_vectors import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
 from deltaworks.testing import present, write_files

@@ -19,10 +19,10 @@ from pyarrow import fs
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
+from deltaworks.tables.duckdb_session import free_memory_bytes
 from deltaworks.tables.file_workers import count_rows, table_rows, with_row_counts
 from deltaworks.tables.files import data_file_path, partition_value_text, split_by_partition, write_file
 from deltaworks.tables.files_commit import StateDifference, TargetState
-from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.log import row_count, state_at
 from deltaworks.tables.table_swap import table_content
 from deltaworks.testing import append_rows, local_lake, present

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from deltaworks.airflow_client.login import airflow_login
-from deltaworks.alerts.channels.channel import Channel, ChannelProblem, Send
-from deltaworks.alerts.channels.chats import slack_sender, teams_sender
+from deltaworks.alerts.channels.channel import Channel, ChannelProblem, Router, Send
 from deltaworks.alerts.channels.mail import check_mail_server, email_sender
 from deltaworks.alerts.channels.message import MessageContext
-from deltaworks.alerts.channels.pagers import alertmanager_sender, pagerduty_sender
-from deltaworks.alerts.channels.routing import Router
 from deltaworks.alerts.channels.senders import boto3_sns_sender, log_sender, subscription_problems, webhook_sender
+from deltaworks.alerts.channels.webhooks import alertmanager_sender, pagerduty_sender, slack_sender, teams_sender
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.alert_channels import AlertsSpec, EmailChannelSpec, SnsChannelSpec
 from deltaworks.specs.base import find_references

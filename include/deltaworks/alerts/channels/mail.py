@@ -11,9 +11,8 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 
-from deltaworks.alerts.channels.channel import Send
+from deltaworks.alerts.channels.channel import Send, channel_error, content_error
 from deltaworks.alerts.channels.message import Message, MessageContext, message_of
-from deltaworks.alerts.channels.posting import channel_error, content_error
 from deltaworks.alerts.notification import Notification
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.specs.alert_channels import EmailChannelSpec

@@ -12,9 +12,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.alerts.channels.channel import ChannelProblem, Send
+from deltaworks.alerts.channels.channel import ChannelProblem, Send, channel_error, post_json
 from deltaworks.alerts.channels.message import MessageContext, runbook_url
-from deltaworks.alerts.channels.posting import channel_error, post_json
 from deltaworks.alerts.notification import Notification
 from deltaworks.specs.alert_channels import LogChannelSpec, SnsChannelSpec, WebhookChannelSpec
 from deltaworks.specs.base import resolve_text
@@ -62,7 +61,7 @@ def sns_client(messaging: AwsSpec) -> Any:
     """Creates a client with short timeouts, because raising an alert waits for it."""
     from botocore.config import Config
 
-    from deltaworks.control.aws_sessions import aws_session
+    from deltaworks.control.objects import aws_session
 
     config = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "max_attempts": 2})
     # The stubs of boto3 are not installed.

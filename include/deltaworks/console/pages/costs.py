@@ -12,7 +12,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.nights import OPTIMIZE_TASKS
 from deltaworks.console.paging import Rows, page_rows, read_summaries
 from deltaworks.control.paths import nights_summary, stream_hours, tables_summary
-from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summaries.jobs import Night, NightsSummary
 from deltaworks.control.summaries.stream import HourSummary, read_hours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.specs.environment import PricesSpec

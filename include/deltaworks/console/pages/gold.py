@@ -13,7 +13,7 @@ from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows, read_summary
 from deltaworks.control import paths
 from deltaworks.control.paths import tables_summary
-from deltaworks.control.summaries.gold import GoldVerification
+from deltaworks.control.summaries.jobs import GoldVerification
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.gold import gold_states

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.specs.gold import cross_pipeline_table, view_name
-from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
-from deltaworks.specs.sources.selection import DeltaSourceSpec, FileSourceSpec
+from deltaworks.specs.record_sources import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.sources import DeltaSourceSpec, FileSourceSpec
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog

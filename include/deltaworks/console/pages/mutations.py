@@ -12,7 +12,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import read_summary, to_dict
 from deltaworks.console.table_reads import read_tables
 from deltaworks.control.paths import mutations_summary
-from deltaworks.control.summaries.mutations import MutationsSummary
+from deltaworks.control.summaries.jobs import MutationsSummary
 from deltaworks.specs.dag_ids import dag_id
 
 MAX_INTERVALS: Final = 200

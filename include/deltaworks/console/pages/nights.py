@@ -13,7 +13,7 @@ from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows, read_summaries, read_summary, to_dict
 from deltaworks.control.paths import nights_summary
 from deltaworks.control.provenance import maintenance_dag_id
-from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, NightTask
+from deltaworks.control.summaries.jobs import MAX_NIGHTS, Night, NightsSummary, NightTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

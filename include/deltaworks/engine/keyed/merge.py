@@ -38,10 +38,9 @@ from deltaworks.tables.commit import (
     refresh,
     transaction_version,
 )
-from deltaworks.tables.duckdb_session import duckdb_session
+from deltaworks.tables.duckdb_session import duckdb_session, free_memory_bytes
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import partition_value_text
-from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, stats_of
 
@@ -448,7 +447,7 @@ class KeyedMerge:
             )
         from delta.tables import DeltaTable as SparkTable
 
-        from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
+        from deltaworks.tables.spark_session import USER_METADATA, override_settings, retry_conflicts
 
         # A separate session, because commit settings are session settings.
         session = self._spark.newSession()

@@ -25,11 +25,10 @@ import pyarrow as pa
 from fastavro.read import LOGICAL_READERS
 
 from deltaworks.events.budget import BYTES_PER_VALUE, Budget, BudgetExceededError, FramedEvent, over_budget_event
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.value_conversion import record_to_event
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 
 # Codecs of blocks.
 

@@ -18,11 +18,10 @@ from collections import deque
 from collections.abc import Iterator
 
 from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceededError, FramedEvent
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.records import CsvSpec, TsvSpec
+from deltaworks.events.reasons import ConversionError, ReasonCode
+from deltaworks.specs.record_sources import CsvSpec, TsvSpec
 
 #: Field with the complete line.
 LINE_FIELD = "line"

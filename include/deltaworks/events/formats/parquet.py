@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deltaworks.events.budget import Budget, BudgetExceededError, FramedEvent, over_budget_event
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone_or_row
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.value_conversion import record_to_event
-from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.reasons import ConversionError, ReasonCode
 from deltaworks.tables.files import open_parquet
 
 # Reading the footer.

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from deltaworks.events.budget import Budget, FramedEvent
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats import avro, json, parquet
 from deltaworks.events.formats.csv import CsvFramer, FieldLineFramer, LineFramer
-from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.sources.records import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
-from deltaworks.specs.sources.selection import DeltaSourceSpec
+from deltaworks.events.reasons import ConversionError, ReasonCode
+from deltaworks.specs.record_sources import TEXT_FORMATS, PayloadSpec, RecordSourceSpec
+from deltaworks.specs.sources import DeltaSourceSpec
 
 Framer = Callable[[bytes], Iterator[FramedEvent]]
 #: Function that splits a payload into events and counts its work against the payload's budget.

@@ -12,10 +12,9 @@ from typing import Any
 import orjson
 
 from deltaworks.events.budget import FramedEvent
-from deltaworks.events.conversion_errors import format_value
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.lossless_numbers import NUMBER
-from deltaworks.events.reasons import to_printable
+from deltaworks.events.reasons import format_value, to_printable
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _MAX_DOUBLE_DIGITS = 15

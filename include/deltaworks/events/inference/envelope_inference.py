@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats import avro, parquet
 from deltaworks.events.formats.json import Malformed, read_events
 from deltaworks.events.formats.registry import reject_other_formats
@@ -42,6 +41,7 @@ from deltaworks.events.inference.inferred_types import (
     split_words,
     time_name_words,
 )
+from deltaworks.events.reasons import ConversionError
 from deltaworks.specs.base import format_path
 from deltaworks.specs.times import ISO_8601, TimeFormat
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.lossless_numbers import NUMBER as NUMBER_PATTERN
+from deltaworks.events.reasons import ConversionError
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601, parse_pattern

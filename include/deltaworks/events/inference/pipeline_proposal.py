@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deltaworks.errors import ContractError
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import is_valid_unicode, value_at
 from deltaworks.events.inference.envelope_inference import (
     FieldChoice,
@@ -34,6 +33,7 @@ from deltaworks.events.inference.inferred_types import (
     name_words,
     split_words,
 )
+from deltaworks.events.reasons import ConversionError
 from deltaworks.events.times import time_reader
 from deltaworks.specs.base import format_path, path_names
 from deltaworks.specs.mutation import MUTABLE_COLUMNS

@@ -11,7 +11,7 @@ from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error
 from deltaworks.specs.base import Reference, resolve_text
 from deltaworks.specs.feeds import KafkaSinkSpec
-from deltaworks.specs.sources.records import KafkaSecuritySpec
+from deltaworks.specs.record_sources import KafkaSecuritySpec
 from deltaworks.specs.storage import AwsSpec
 
 if TYPE_CHECKING:

@@ -22,18 +22,18 @@ import pyarrow.parquet as pq
 
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress, detect_compression
 from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone, tombstone_line
 from deltaworks.events.events import EventReader, value_at
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
+from deltaworks.events.reasons import ConversionError
 from deltaworks.privacy.erasure.token_search import TokenSearch, combine_searches, has_token_form
 from deltaworks.privacy.tokens.redactor import Redactor
 from deltaworks.specs.base import path_names
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.files import open_parquet, without_views
 
 #: Request id by index of the event to erase within one piece of a payload.

@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.bucket import (
     list_pages,
 )
 from deltaworks.sources.outages import error_code, retry_outages
-from deltaworks.specs.globs import key_matcher
+from deltaworks.specs.sources import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 _MAX_OUTAGE_SECONDS: Final = 120.0

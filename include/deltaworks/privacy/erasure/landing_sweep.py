@@ -22,9 +22,8 @@ from deltaworks.privacy.erasure.landing_rewrite import CannotRewriteError, Conte
 from deltaworks.privacy.erasure.landing_store import LandedObject, LandingStore, ObjectState
 from deltaworks.privacy.erasure.requests import Namespace, require_privacy
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec, key_matcher
 
 #: Limits of pending objects, which share one replacement record and are held in memory.
 _MAX_PENDING_OBJECTS: Final = 100

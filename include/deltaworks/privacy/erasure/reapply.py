@@ -21,7 +21,7 @@ from deltaworks.control.records.erasure import PurgedTable
 from deltaworks.privacy.erasure.purge_table import TablePurger
 from deltaworks.privacy.erasure.scan import PersonalTable, personal_tables
 from deltaworks.privacy.erasure.token_search import TokenSearch
-from deltaworks.privacy.keys.stored_keys import namespace_token_key, open_key_service
+from deltaworks.privacy.stored_keys import namespace_token_key, open_key_service
 from deltaworks.privacy.tokens.envelope_encryption import suppression_digest
 from deltaworks.privacy.tokens.suppression import read_suppression
 from deltaworks.privacy.vault.namespace_vault import privacy_settings_of

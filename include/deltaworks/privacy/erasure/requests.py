@@ -12,8 +12,8 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.errors import ConfigError
 from deltaworks.privacy.erasure.person_resolution import MAX_EXAMPLES, Person, SubjectKinds, tokens_digest
-from deltaworks.privacy.keys.stored_keys import namespace_token_key
 from deltaworks.privacy.paths import vault_request_subjects
+from deltaworks.privacy.stored_keys import namespace_token_key
 from deltaworks.privacy.tokens.envelope_encryption import is_token, token
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault
 from deltaworks.specs.catalog import Catalog

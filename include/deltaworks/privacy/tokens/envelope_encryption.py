@@ -32,7 +32,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from deltaworks.errors import ContractError, TransientError
-from deltaworks.privacy.keys.base import (
+from deltaworks.privacy.key_service import (
     SEAL_PURPOSE,
     UNREADABLE_PURPOSE,
     DataKey,

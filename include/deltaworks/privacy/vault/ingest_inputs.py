@@ -17,8 +17,8 @@ from datetime import date, timedelta
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.stored_keys import namespace_token_key
+from deltaworks.privacy.key_service import KeyService
+from deltaworks.privacy.stored_keys import namespace_token_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedFrame,

@@ -30,7 +30,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.privacy.keys.base import (
+from deltaworks.privacy.key_service import (
     EPOCH_PURPOSE,
     KEY_BYTES,
     KeyService,
@@ -38,7 +38,6 @@ from deltaworks.privacy.keys.base import (
     encrypt_bytes,
     key_context,
 )
-from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_create_key
 from deltaworks.privacy.paths import (
     vault_key_epoch,
     vault_key_epochs,
@@ -47,6 +46,7 @@ from deltaworks.privacy.paths import (
     vault_page_of,
     vault_page_of_object,
 )
+from deltaworks.privacy.stored_keys import decode_wrapped_key, get_or_create_key
 
 # Epoch keys.
 

@@ -15,9 +15,9 @@ from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import TTL_SECONDS, ExclusiveLock, exclusive_lock
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConcurrencyError, ConfigError, TransientError
-from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.stored_keys import open_key_service
+from deltaworks.privacy.key_service import KeyService
 from deltaworks.privacy.paths import vault_lock
+from deltaworks.privacy.stored_keys import open_key_service
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.tables import VaultTables
 from deltaworks.specs.base import resolve_text
@@ -71,7 +71,7 @@ def _server(storage: StorageSpec) -> str:
 def _check_bucket(vault: StorageSpec) -> None:
     from botocore.config import Config
 
-    from deltaworks.control.aws_sessions import aws_session
+    from deltaworks.control.objects import aws_session
 
     config = Config(s3={"addressing_style": "path" if vault.path_style else "auto"}, connect_timeout=5, read_timeout=20)
     client: Any = aws_session().client("s3", config=config, **vault.boto3_options())

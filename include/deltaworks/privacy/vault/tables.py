@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
-from deltaworks.privacy.keys.base import decrypt_bytes, encrypt_bytes
+from deltaworks.privacy.key_service import decrypt_bytes, encrypt_bytes
 from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.privacy.vault.key_pages import SubjectKey
 from deltaworks.specs.descriptions import control_description

@@ -29,7 +29,7 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilte
 from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline_sections import ARCHIVE
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.file_workers import table_rows
 from deltaworks.tables.lake import Lake, rows_of

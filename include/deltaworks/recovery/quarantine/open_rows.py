@@ -1,4 +1,5 @@
-"""Reads a pipeline's quarantine: counts and lists open rows, and reads the record of replays.
+"""Reads a pipeline's quarantine: counts and lists open rows, reads the record of replays, and recounts the summary for
+the console after an operation has read or removed some rows.
 
 A row is open until a replay lands it, and again once its object was reprocessed. Replays delete nothing here: their
 outcomes are in a separate append-only table. Everything is read through DuckDB in batches of rows.
@@ -16,8 +17,13 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.provenance import user_metadata
+from deltaworks.control.summaries.base import log_failures, read_summary, write_summary
+from deltaworks.control.summaries.quarantine import QuarantineSummary, recount
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
+from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, duckdb_source
@@ -247,3 +253,27 @@ def record_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reproc
         step_version=step.version,
     )
     lake.append(table, key, pa.Table.from_pylist(rows, schema=REPLAYS_SCHEMA), step=step, user_metadata=metadata)
+
+
+_MAX_ATTEMPTS = 3
+
+
+def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
+    """Writes the quarantine summary from the complete table. Failures are logged and not raised.
+
+    Safe while the stream adds rows to the summary: after a concurrent write the table is counted again.
+    """
+    with log_failures(f"The summary of the quarantine of {pipeline}"):
+        home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
+        for _ in range(_MAX_ATTEMPTS):
+            before, etag = read_summary(QuarantineSummary, home.objects, key)
+            generation = home.generations.current()
+            quarantine = Quarantine(Lake(storage), pipeline)
+            last = quarantine.last_batch()
+            if before is not None and before.generation == generation:
+                # All rows of the batch were removed.
+                last = max(last, before.through_batch)
+            counts = quarantine.counts(QuarantineFilter(), by_field=True)
+            summary = recount(pipeline, counts, generation=generation, through_batch=last, at=utc_now())
+            if write_summary(home.objects, key, summary, etag=etag):
+                return

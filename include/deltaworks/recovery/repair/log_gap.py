@@ -27,8 +27,8 @@ from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
 from deltaworks.recovery.restore.dependents import reject_mutable
 from deltaworks.recovery.restore.lost_commits import add_actions, prepared_table
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id

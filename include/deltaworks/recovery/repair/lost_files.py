@@ -24,8 +24,8 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import exclusive_reread
 from deltaworks.recovery.restore.lost_commits import add_actions, prepared_table
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.descriptions import table_descriptions

@@ -21,8 +21,8 @@ from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObje
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import RecordSourceSpec
-from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.record_sources import RecordSourceSpec
+from deltaworks.specs.sources import require_object_source
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.tables.lake import Lake
 

@@ -31,9 +31,9 @@ from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.sources import require_object_source
+from deltaworks.tables.driver_collect import collect_bytes
 from deltaworks.tables.files import WrittenFile
-from deltaworks.tables.spark.driver_collect import collect_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

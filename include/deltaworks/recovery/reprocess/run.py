@@ -29,8 +29,13 @@ from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, Q
 from deltaworks.recovery.quarantine.open_rows import landed_seqs, record_reprocessed
 from deltaworks.recovery.quarantine.replay_commit import complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest, open_record_resolver
-from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES, DirectReplacer
-from deltaworks.recovery.reprocess.replace_rows import ReplaceResult, SparkRowReplacer, committed_version
+from deltaworks.recovery.reprocess.replace_rows import (
+    MAX_DIRECT_BYTES,
+    DirectReplacer,
+    ReplaceResult,
+    SparkRowReplacer,
+    committed_version,
+)
 from deltaworks.recovery.reprocess.reread import open_landing
 from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.recovery.reprocess.staging import ObjectReread, RecordReread, RereadPlan, Stager, staging_folder

@@ -28,7 +28,7 @@ from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us, filter_events
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.sources import require_object_source
 from deltaworks.tables.lake import Lake
 
 

@@ -31,7 +31,7 @@ from deltaworks.recovery.reprocess.reread import (
 )
 from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObjects, SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import RecordSourceSpec
+from deltaworks.specs.record_sources import RecordSourceSpec
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 

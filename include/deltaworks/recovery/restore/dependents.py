@@ -14,7 +14,7 @@ from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import DeltaSourceSpec
+from deltaworks.specs.sources import DeltaSourceSpec
 
 
 def reject_mutable(spec: PipelineSpec, table: str) -> None:

@@ -19,7 +19,7 @@ from deltaworks.recovery.reprocess.records import RecordResolver
 from deltaworks.sources.record_source import RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import RecordSourceSpec
+from deltaworks.specs.record_sources import RecordSourceSpec
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

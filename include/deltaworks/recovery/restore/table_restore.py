@@ -23,7 +23,7 @@ from deltaworks.privacy.erasure.reapply import ErasureReapplier, reapply_step
 from deltaworks.recovery.quarantine.replay_commit import close_landed_rows, complete_prepared_replay, exclusive_reread
 from deltaworks.recovery.restore.dependents import DownstreamPipeline, downstream_pipelines, reject_mutable
 from deltaworks.recovery.restore.lost_commits import add_actions, stage_lost_rows
-from deltaworks.recovery.restore.table_plan import TableRestorePlan, TableRestorePlanner, TableRestoreRequest
+from deltaworks.recovery.restore.plan import TableRestorePlan, TableRestorePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files_commit import FilesCommit, FilesCommitOutcome, StateDifference, TargetState, commit_files
 from deltaworks.tables.lake import Lake

@@ -15,7 +15,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kafka.offsets import TopicPartition
 from deltaworks.specs.base import Reference, resolve_text
-from deltaworks.specs.sources.records import KafkaSecuritySpec
+from deltaworks.specs.record_sources import KafkaSecuritySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -43,7 +43,7 @@ from deltaworks.sources.records import Record, decode_text, record_payload, reco
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import Compression, KafkaSourceSpec
+from deltaworks.specs.record_sources import Compression, KafkaSourceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

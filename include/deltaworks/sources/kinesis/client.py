@@ -12,8 +12,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import aws_session
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.sources.kinesis.pages import Page, Subscription, parse_page, parse_records_body, split_event_stream
 from deltaworks.sources.kinesis.positions import Position

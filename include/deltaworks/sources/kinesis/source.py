@@ -1,11 +1,12 @@
-"""A Kinesis stream as a source: each record is a payload, read in a task, and can be re-read.
+"""A Kinesis stream as a source: each record is a payload, read in a task, and can be re-read; and its archive.
 
 Tasks agree on a batch's end in each shard through objects stored with the pipeline's checkpoints. A record's `_seq`
 consists of its shard's number and its ordinal in the shard.
 
 Records of earlier batches are re-read by the shard ranges that the ledger records. A batch's offset contains its start
 position in every shard and the number of rows before it. Its end is in the next batch's offset or in the query's state.
-A range is read completely and counted, because a missing record would shift the ordinals of the others.
+A range is read completely and counted, because a missing record would shift the ordinals of the others. Records that
+the stream has forgotten are read from the archive table, whose rows are converted back to the reader's columns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from deltaworks.errors import ContractError
 from deltaworks.events.chunks import Payload
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, OffsetRange, PayloadReader, RecordSlice
-from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns, kinesis_columns
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import render_options
 from deltaworks.sources.kinesis.positions import Gap, Offset, Position, ShardRangeEnd
@@ -39,15 +39,49 @@ from deltaworks.sources.kinesis.shards import row_seq, shard_number
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, ShardNotFound
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
-from deltaworks.sources.records import Record, lost_records_payload, record_payload, record_time
-from deltaworks.sources.spark_formats import kinesis as data_source
+from deltaworks.sources.records import ORDINAL_BITS, Record, lost_records_payload, record_payload, record_time
+from deltaworks.sources.spark_formats import data_sources as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.records import Compression, KinesisSourceSpec
+from deltaworks.specs.record_sources import Compression, KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec, resolved_variables, set_missing_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Returns the archive table's columns for an Arrow batch of records.
+
+    Raises:
+        ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
+    """
+    shards, ordinals = batch.column("shardId"), batch.column("ordinal")
+    seqs = [row_seq(shard, ordinal) for shard, ordinal in zip(shards.to_pylist(), ordinals.to_pylist(), strict=True)]
+    return {
+        "stream": pa.repeat(pa.scalar(stream), batch.num_rows),
+        "partition": shards,
+        "position": batch.column("sequenceNumber"),
+        "arrived_at_us": batch.column("approximateArrivalTimestamp").cast(pa.int64()),
+        "_seq": pa.array(seqs, pa.int64()),
+        "record_key": batch.column("partitionKey").cast(pa.binary()),
+        "value": batch.column("data"),
+    }
+
+
+def kinesis_columns(rows: DataFrame) -> DataFrame:
+    """Converts rows of the archive table to the columns that the Kinesis reader returns."""
+    from pyspark.sql import functions as F
+
+    return rows.select(
+        F.col("partition").alias("shardId"),
+        F.col("position").alias("sequenceNumber"),
+        F.col("record_key").cast("string").alias("partitionKey"),
+        F.col("value").alias("data"),
+        F.timestamp_micros("arrived_at_us").alias("approximateArrivalTimestamp"),
+        F.col("_seq").bitwiseAND(F.lit((1 << ORDINAL_BITS) - 1)).alias("ordinal"),
+    )
+
 
 COLUMNS = ("shardId", "sequenceNumber", "partitionKey", "data", "approximateArrivalTimestamp", "ordinal")
 

@@ -26,8 +26,8 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ContractError
-from deltaworks.specs.globs import glob_expression
 from deltaworks.specs.relay import Overwrites
+from deltaworks.specs.sources import glob_expression
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.files import read_parquet

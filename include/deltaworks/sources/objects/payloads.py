@@ -37,8 +37,8 @@ from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, is_valid_version_id, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, MISSING_CODES, bucket_client
 from deltaworks.sources.outages import error_code, is_outage, retry_outages
-from deltaworks.specs.sources.records import Compression
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.record_sources import Compression
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 _LOCK: Final = threading.Lock()

@@ -16,7 +16,7 @@ from deltaworks.sources.objects.slices import MAX_BATCH_FILES, FileEventPlanner,
 from deltaworks.sources.record_source import planned_frame
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.sources import require_object_source
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -1,23 +1,181 @@
-"""Checks the SQL of gold tables, views, panels and rules: syntax for Spark or DuckDB, and existing tables and
-columns."""
+"""Checks the SQL of gold tables, views, panels, rules and labels of models: syntax for Spark or DuckDB, existing tables
+and columns, and the result columns that the specs name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from deltaworks.specs.alert_rule import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.checks.model_sql import model_errors
-from deltaworks.specs.checks.panel_sql import panel_errors
-from deltaworks.specs.checks.rule_sql import rule_errors
 from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
+from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.gold import GoldTableSpec, build_order, find_cycle, view_name, view_order
-from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
+from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS, ModelSpec
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_tables import readable_by_views
 from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.types import VARIANT
 from deltaworks.specs.validation_errors import Declaration
+
+
+def panel_errors(
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
+    """Yields all errors in the SQL of panels and in the result columns that panels name.
+
+    Args:
+        columns: columns by table or view; a table without an entry has unknown columns.
+    """
+    tables = {name: columns.get(name) for name in readable_by_views(spec)}
+    for index, dashboard in enumerate(spec.dashboards):
+        yield from _filter_errors(dashboard, declaration, ("dashboards", index))
+        choices = declaration.path.parent / dashboard.choices
+        if dashboard.choices and choices.is_file():
+            output_columns, errors = read_sql_file(choices, tables, spec, cache, purpose="panel")
+            yield from errors
+            if output_columns is not None and sorted(output_columns) != ["filter", "value"]:
+                listed = ", ".join(output_columns)
+                text = f"the result of {dashboard.choices} has the columns {listed}, not filter and value"
+                yield declaration.error_at(("dashboards", index, "choices"), text)
+        for number, panel in enumerate(dashboard.panels):
+            path = declaration.path.parent / panel.sql
+            if not panel.sql or not path.is_file():
+                continue
+            output_columns, errors = read_sql_file(
+                path, tables, spec, cache, purpose="panel", filters=dashboard.filters
+            )
+            yield from errors
+            if output_columns is not None and not errors:
+                for key_path, text in _panel_column_problems(panel, output_columns):
+                    yield declaration.error_at(("dashboards", index, "panels", number, *key_path), text)
+
+
+def _filter_errors(dashboard: DashboardSpec, declaration: Declaration, key_path: KeyPath) -> Iterator[SpecError]:
+    """Yields filters that no panel uses."""
+    folder = declaration.path.parent
+    files = [folder / panel.sql for panel in dashboard.panels if panel.sql]
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    for index, name in enumerate(dashboard.filters):
+        if not any(re.search(rf"\${name}\b", text) for text in texts):
+            text = (
+                f"no panel is filtered by {name}: write a condition such as ($" + f"{name} IS NULL OR {name} = ${name})"
+            )
+            yield declaration.error_at((*key_path, "filters", index), text)
+
+
+def _panel_column_problems(panel: PanelSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+    """Yields keys of a panel that name a column its result does not have."""
+    for key_path, name in panel.result_columns():
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
+            yield key_path, f"the result of {panel.sql} has no column {name!r}; {advice}"
+
+
+_LABEL_COLUMN = "holds"
+
+
+def model_errors(
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
+    """Yields all errors in the label SQL of models and in the columns that models name.
+
+    Args:
+        columns: columns by table; a table without an entry has unknown columns.
+    """
+    gold = {table.name for table in spec.gold.tables}
+    for index, model in enumerate(spec.models):
+        output_columns: Columns = None
+        path = declaration.path.parent / model.label
+        if path.is_file():
+            tables = {view_name(name): columns.get(name) if name in gold else None for name in model.reads}
+            output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="gold")
+            yield from errors
+        for key_path, text in (
+            *_feature_problems(model, columns.get(model.features)),
+            *_label_problems(model, output_columns),
+        ):
+            yield declaration.error_at(("models", index, *key_path), text)
+
+
+def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyPath, str]]:
+    if columns is None:
+        return
+    key_paths: list[tuple[KeyPath, str]] = [(("timestamp",), model.timestamp), *_entity_columns(model)]
+    key_paths += [
+        (("feature_groups", group, index), name)
+        for group, names in model.feature_groups.items()
+        for index, name in enumerate(names)
+    ]
+    for key_path, name in key_paths:
+        if name not in columns:
+            nearest = closest_match(name, columns)
+            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
+            yield key_path, f"the gold table {model.features!r} has no column {name!r}; {advice}"
+
+
+def _label_problems(model: ModelSpec, output_columns: Columns) -> Iterator[tuple[KeyPath, str]]:
+    if output_columns is None:
+        return
+    for name in (*model.entity, model.timestamp, _LABEL_COLUMN):
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
+            yield ("label",), f"the result of {model.label} has no column {name!r}; {advice}"
+
+
+def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:
+    if len(model.entity) == 1:
+        return [(("entity",), model.entity[0])]
+    return [(("entity", index), name) for index, name in enumerate(model.entity)]
+
+
+def rule_errors(
+    spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
+    """Yields all errors in the SQL of rules and in the result columns that rules need.
+
+    Args:
+        columns: columns by table or view; a table without an entry has unknown columns.
+    """
+    for index, rule in enumerate(spec.rules):
+        path = declaration.path.parent / rule.sql
+        if not path.is_file():
+            continue
+        tables = {name: columns.get(name) for name in rule.reads}
+        output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="rule")
+        yield from errors
+        if output_columns is not None and not errors:
+            for key_path, text in _rule_column_problems(rule, output_columns):
+                yield declaration.error_at(("rules", index, *key_path), text)
+
+
+def required_columns(rule: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
+    """Yields the result columns that a rule needs, each with the key that requires it."""
+    yield ("sql",), MINUTE
+    for position, label in enumerate(rule.labels):
+        yield ("labels", position), label
+    yield (("sql",), VALUE) if rule.percentile is None else (("percentile",), BUCKET)
+    if rule.min_samples is not None:
+        yield ("samples",), SAMPLES
+
+
+def _rule_column_problems(rule: RuleSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+    for key_path, name in required_columns(rule):
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
+            yield key_path, f"the result of {rule.sql} has no column {name!r}; {advice}"
 
 
 def gold_sql_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:

@@ -1,4 +1,8 @@
-"""Checks the query of a gold table, view or panel: syntax for Spark or DuckDB, and existing names.
+"""Checks the query of a gold table, view, panel or rule: syntax for Spark or DuckDB, and existing names. The query of a
+rule must be deterministic; otherwise a backtest would differ from the live evaluation.
+
+The queries of panels and rules run repeatedly, so they must be bounded in time, and they have no other parameters: an
+unbounded query would become slower with the table until it fails.
 
 Uses sqlglot, whose import takes half a second of CPU. `deltaworks pipelines check` imports this module only for new
 queries.
@@ -8,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import sqlglot
@@ -16,6 +20,7 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 
 from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
+from deltaworks.specs.dashboards import PARAMETERS
 from deltaworks.specs.gold import view_name
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
@@ -214,3 +219,107 @@ def _is_path(table: exp.Table, dialect: str) -> bool:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+_RANDOM_FUNCTIONS = frozenset({"rand", "random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sample"})
+_VOLATILE_FUNCTIONS = _RANDOM_FUNCTIONS | {
+    "now",
+    "today",
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "current_datetime",
+    "localtime",
+    "localtimestamp",
+    "get_current_time",
+    "get_current_timestamp",
+    "transaction_timestamp",
+}
+#: DuckDB's spellings of functions, by the parser's names.
+_DUCKDB_SPELLINGS: Mapping[str, str] = {
+    "current_timestamp": r"current_timestamp|now\s*\(",
+    "current_date": r"current_date|today\s*\(",
+    "rand": r"random|rand",
+}
+
+
+def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
+    """Returns an error for each clock or random function in a valid query."""
+    query = parse_query(sql, dialect="duckdb")
+    if query is None:
+        return []
+    names: set[str] = set()
+    for node in query.walk():
+        if isinstance(node, exp.TableSample):
+            names.add("sample")
+        elif isinstance(node, exp.Anonymous):
+            names.add(str(node.this).lower())
+        elif isinstance(node, exp.Func):
+            names |= {str(name).lower() for name in node.sql_names()}
+    errors: dict[int, SpecError] = {}
+    for name in sorted(names & _VOLATILE_FUNCTIONS):
+        advice = "write $to instead" if name not in _RANDOM_FUNCTIONS else "remove it"
+        text = f"{name} is nondeterministic, and rules must be deterministic; {advice}"
+        errors.setdefault(_line(sql, name), SpecError(path, _line(sql, name), "", text))
+    return list(errors.values())
+
+
+def _line(sql: str, name: str) -> int:
+    match = re.search(rf"\b(?:{_DUCKDB_SPELLINGS.get(name, name)})", sql, re.IGNORECASE)
+    return 1 if match is None else sql.count("\n", 0, match.start()) + 1
+
+
+_EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
+
+
+def time_bound_errors(path: Path, sql: str, filters: Collection[str] = ()) -> list[SpecError]:
+    """Returns the errors of a valid query in which `$from` filters no rows, or which has other parameters.
+
+    Args:
+        filters: names of the dashboard's filters, which are parameters too.
+    """
+    query = parse_query(sql, dialect="duckdb")
+    if query is None:
+        return []
+    errors = list(_unknown_parameters(path, sql, query, (*PARAMETERS, *filters)))
+    if errors:
+        return errors
+    if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
+        return [SpecError(path, 1, "", f"it reads the complete table: it has no $from; {_EXAMPLE}")]
+    if not any(_filters_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
+        line = _parameter_line(sql, "from")
+        return [SpecError(path, line, "", f"$from filters no rows: it is in no WHERE and no JOIN; {_EXAMPLE}")]
+    return []
+
+
+def _unknown_parameters(path: Path, sql: str, query: exp.Query, parameters: Sequence[str]) -> Iterator[SpecError]:
+    names = dict.fromkeys(parameter.name for parameter in query.find_all(exp.Placeholder, exp.Parameter))
+    for name in names:
+        if name in parameters:
+            continue
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            text = f"only the named parameters {_listed(parameters)} are supported"
+            yield SpecError(path, _parameter_line(sql, name), "", text)
+            continue
+        nearest = closest_match(name, parameters)
+        advice = f"did you mean ${nearest}?" if nearest is not None else f"known parameters: {_listed(parameters)}"
+        yield SpecError(path, _parameter_line(sql, name), "", f"there is no parameter ${name}; {advice}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"${name}" for name in names)
+    return f"{', '.join(first)} and {last}"
+
+
+def _filters_rows(parameter: exp.Expression) -> bool:
+    """Returns whether a parameter is used in WHERE or JOIN and so filters rows. FILTER only restricts one aggregate."""
+    if parameter.name != "from":
+        return False
+    where = parameter.find_ancestor(exp.Where)
+    return isinstance(where.parent, exp.Select) if where is not None else parameter.find_ancestor(exp.Join) is not None
+
+
+def _parameter_line(sql: str, name: str) -> int:
+    """Returns the line of a parameter, which the parser does not record; 1 if it is not found."""
+    match = re.search(rf"[$?]{re.escape(name.strip('?'))}(?!\w)", sql)
+    return 1 if match is None else sql.count("\n", 0, match.start()) + 1

@@ -27,8 +27,6 @@ _CODE_FILES = tuple(
     for name in (
         "query_errors.py",
         "sql_names.py",
-        "panel_bounds.py",
-        "nondeterministic_sql.py",
         "../spec_errors.py",
         "../result_cache.py",
     )
@@ -94,11 +92,11 @@ def read_sql_file(
     dialect = "spark" if purpose == "gold" else "duckdb"
     output_columns, errors = check_query(path, sql, tables, spec, dialect=dialect)
     if purpose in ("panel", "rule") and not errors:
-        from deltaworks.specs.checks.panel_bounds import time_bound_errors
+        from deltaworks.specs.checks.query_errors import time_bound_errors
 
         errors = time_bound_errors(path, sql, filters)
     if purpose == "rule" and not errors:
-        from deltaworks.specs.checks.nondeterministic_sql import nondeterminism_errors
+        from deltaworks.specs.checks.query_errors import nondeterminism_errors
 
         errors = nondeterminism_errors(path, sql)
     if digest is not None and not errors:

@@ -34,7 +34,7 @@ from deltaworks.sources.registry import open_source
 from deltaworks.sources.task_isolation import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.spark.session import build_session
+from deltaworks.tables.spark_session import build_session
 from tests.batch_points import call_at_points
 
 _PATIENCE_SECONDS = 90

@@ -18,8 +18,7 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.reprocess.dry_run import ReprocessCounter
 from deltaworks.recovery.reprocess.plan import ReprocessPlanner, ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
-from deltaworks.recovery.reprocess.replace_rows import SparkRowReplacer
+from deltaworks.recovery.reprocess.replace_rows import MAX_DIRECT_BYTES, SparkRowReplacer
 from deltaworks.recovery.reprocess.reread import open_landing
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.specs.pipeline import PipelineSpec

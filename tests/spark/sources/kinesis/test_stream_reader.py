@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.sources.spark_formats.kinesis import register
+from deltaworks.sources.spark_formats.data_sources import register
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import WireStream
 from tests.spark.sources.kinesis.conftest import QueryHarness, Server

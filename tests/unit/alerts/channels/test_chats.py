@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.alerts.channels import Send
-from deltaworks.alerts.channels.chats import slack_sender, teams_sender
+from deltaworks.alerts.channels.webhooks import slack_sender, teams_sender
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import DeltaworksError

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from deltaworks.alerts.channels.message import message_of
-from deltaworks.alerts.channels.pagers import (
+from deltaworks.alerts.channels.webhooks import (
     alertmanager_alerts,
     alertmanager_sender,
     pagerduty_event,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.channels.routing import Router
+from deltaworks.alerts.channels.channel import Router
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.control.objects import LocalObjects

@@ -23,7 +23,7 @@ from tests.unit.operations.option_values import options_of, required_options
 
 def params_of(declared: Operation) -> dict[str, Any]:
     """Returns the params of an operation's DAG as Airflow's API does."""
-    from deltaworks.airflow.operation_forms import form_params
+    from deltaworks.airflow.operation_dags import form_params
 
     params = {name: param.dump() for name, param in form_params(form_of(declared)).items()}
     made: dict[str, Any] = json.loads(json.dumps(params, default=str))

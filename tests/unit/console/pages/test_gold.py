@@ -12,7 +12,7 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.summaries.gold import GoldVerification
+from deltaworks.control.summaries.jobs import GoldVerification
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import ContractError
 from deltaworks.gold.pinned_inputs import record_failed, record_refreshed

@@ -15,7 +15,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import mutations_summary
 from deltaworks.control.records.mutation import MutationCompletion, TableMutation
-from deltaworks.control.summaries.mutations import MAX_BATCHES, record_batches, record_waiting_requests
+from deltaworks.control.summaries.jobs import MAX_BATCHES, record_batches, record_waiting_requests
 from deltaworks.specs.catalog import Catalog
 from tests.console_harness import page_context
 

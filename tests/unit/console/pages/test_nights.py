@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.control.paths import nights_summary
-from deltaworks.control.summaries.nights import NightResult, NightTask
+from deltaworks.control.summaries.jobs import NightResult, NightTask
 from tests.console_harness import ConsoleHarness
 from tests.unit.console.summaries_harness import night, put_nights
 

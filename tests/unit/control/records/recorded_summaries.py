@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from deltaworks.alerts.silences import Silence
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.control.summaries import mutations
+from deltaworks.control.summaries import jobs
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
-from deltaworks.control.summaries.gold import GoldVerification
-from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
+from deltaworks.control.summaries.jobs import GoldVerification, Night, NightResult, NightsSummary, NightTask
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summaries.rule_warnings import RowCount, RuleWarnings, RuleWarningsSummary
 from deltaworks.control.summaries.stream import (
@@ -145,11 +144,11 @@ SUMMARIES: dict[str, UnversionedRecord] = {
         verified_at={"2025-12-31": AT, "2026-01-01": AT},
         differing={"2026-01-01": 2},
     ),
-    "mutations_summary": mutations.MutationsSummary(
+    "mutations_summary": jobs.MutationsSummary(
         pipeline="crm",
         at=AT,
         batches=(
-            mutations.BatchSummary(
+            jobs.BatchSummary(
                 number=77,
                 outcome="applied",
                 at=AT,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deltaworks.control.home import ReaderRecord
 from deltaworks.control.records.approval import Approval
 from deltaworks.control.records.generations import (
     CheckpointRecord,
@@ -28,7 +29,6 @@ from deltaworks.control.records.held_tables import HeldTable, ResumeRequest
 from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics, ModelRun, PublishedModel
 from deltaworks.control.records.mutation import MutationBatch, MutationCompletion, TableMutation, VersionRange
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
-from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.reprocess import ReprocessCompletion, ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.records.store import RecordPart, UnversionedRecord

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.paths import nights_summary
-from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, record_night
+from deltaworks.control.summaries.jobs import MAX_NIGHTS, Night, NightsSummary, record_night
 from deltaworks.control.summaries.stream import (
     MAX_BATCHES,
     MAX_HOURS,

@@ -29,7 +29,7 @@ from deltaworks.maintenance.table_health.catalog_tables import all_tables
 from deltaworks.maintenance.vacuum import _select_tables
 from deltaworks.recovery.repair.log_gap import check_pipeline
 from deltaworks.recovery.restore.dependents import reject_mutable
-from deltaworks.recovery.restore.pipeline_plan import declared_tables
+from deltaworks.recovery.restore.plan import declared_tables
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import connect

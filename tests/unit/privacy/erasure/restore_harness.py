@@ -25,8 +25,8 @@ from deltaworks.recovery.repair.lost_files import repair_files, repair_table
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice

@@ -20,8 +20,8 @@ from deltaworks.privacy.erasure import erasure_run, person_resolution, purge_tab
 from deltaworks.privacy.erasure import suppression as suppressing
 from deltaworks.privacy.erasure.purge_table import TablePurger
 from deltaworks.privacy.erasure.reapply import ErasureReapplier
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.testing import present
 from tests.unit.privacy.erasure.people_lake import DAY, QUARANTINE, PeopleLake

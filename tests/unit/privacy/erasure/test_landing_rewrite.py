@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.chunks import number_events
 from deltaworks.events.erasure_tombstones import is_tombstone
-from deltaworks.events.error_isolation import number_events
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import create_framer
+from deltaworks.events.reasons import ConversionError
 from deltaworks.privacy.erasure.landing_rewrite import CannotRewriteError, ContentEraser
 from deltaworks.privacy.erasure.token_search import TokenSearch
 from deltaworks.privacy.tokens.envelope_encryption import token

@@ -27,8 +27,8 @@ from deltaworks.privacy.erasure.person_resolution import (
 )
 from deltaworks.privacy.erasure.purge_window import person_of_token
 from deltaworks.privacy.erasure.requests import describe_person, receive_request, token_of
-from deltaworks.privacy.keys.stored_keys import day_public_key
 from deltaworks.privacy.paths import parser_sealed_path
+from deltaworks.privacy.stored_keys import day_public_key
 from deltaworks.privacy.tokens.envelope_encryption import SealedFrame, SealedKind, Sealer, encode_sealed_file
 from deltaworks.privacy.tokens.redactor import RedactionResult, Redactor
 from deltaworks.privacy.vault.job import run_ingest

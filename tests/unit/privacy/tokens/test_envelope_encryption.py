@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.events.redaction import SealKeys
-from deltaworks.privacy.keys.base import (
+from deltaworks.privacy.key_service import (
     Context,
     DataKey,
     DestroyedKey,

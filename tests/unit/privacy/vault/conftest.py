@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.privacy.keys.base import LocalKeyring
+from deltaworks.privacy.key_service import LocalKeyring
 from deltaworks.privacy.tokens.envelope_encryption import Identity
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.namespace_vault import NamespaceVault

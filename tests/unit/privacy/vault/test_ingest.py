@@ -20,8 +20,8 @@ from deltaworks.control.objects import LocalObjects, open_objects
 from deltaworks.control.records.erasure import read_vault_heartbeat
 from deltaworks.errors import TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import TOKEN_PURPOSE, LocalKeyring, key_context
-from deltaworks.privacy.keys.stored_keys import get_or_create_key
+from deltaworks.privacy.key_service import TOKEN_PURPOSE, LocalKeyring, key_context
+from deltaworks.privacy.stored_keys import get_or_create_key
 from deltaworks.privacy.tokens.envelope_encryption import Identity, suppression_digest
 from deltaworks.privacy.tokens.suppression import SuppressionRecord
 from deltaworks.privacy.vault.job import maintain, reason_to_ingest, run_ingest

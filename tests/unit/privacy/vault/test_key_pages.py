@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, StoredObject, open_objects
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.privacy.keys.base import EPOCH_PURPOSE, SEAL_PURPOSE, LocalKeyring, key_context
-from deltaworks.privacy.keys.kms import KmsKeyService
+from deltaworks.privacy.key_service import EPOCH_PURPOSE, SEAL_PURPOSE, LocalKeyring, key_context
 from deltaworks.privacy.paths import vault_key_page, vault_page_of
+from deltaworks.privacy.stored_keys import KmsKeyService
 from deltaworks.privacy.vault.job import rotate
 from deltaworks.privacy.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.privacy.vault.namespace_vault import check_isolation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy import paths
-from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.stored_keys import day_public_key
+from deltaworks.privacy.key_service import KeyService
+from deltaworks.privacy.stored_keys import day_public_key
 from deltaworks.privacy.tokens.envelope_encryption import (
     Identity,
     SealedFrame,

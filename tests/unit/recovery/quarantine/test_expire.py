@@ -25,11 +25,10 @@ from deltaworks.events.archive import ARCHIVE_PARTITION, archive_rows
 from deltaworks.events.chunks import BatchMetadata
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit
-from deltaworks.recovery.quarantine import summary as module
+from deltaworks.recovery.quarantine import open_rows as module
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
-from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter, recount_quarantine
 from deltaworks.recovery.quarantine.replay import replay_quarantine
-from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.sources.objects.file_event_log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec

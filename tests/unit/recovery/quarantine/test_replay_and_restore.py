@@ -20,11 +20,10 @@ from deltaworks.control.health.throughput import (
     read_with_replays,
 )
 from deltaworks.recovery.quarantine import replay as quarantine_replay
-from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter, recount_quarantine
 from deltaworks.recovery.quarantine.replay import replay_quarantine
-from deltaworks.recovery.quarantine.summary import recount_quarantine
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec

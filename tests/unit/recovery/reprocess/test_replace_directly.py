@@ -15,8 +15,7 @@ import pytest
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError, TransientError
-from deltaworks.recovery.reprocess.replace_directly import DirectReplacer
-from deltaworks.recovery.reprocess.replace_rows import ReplaceResult
+from deltaworks.recovery.reprocess.replace_rows import DirectReplacer, ReplaceResult
 from deltaworks.recovery.reprocess.selection import SeqRanges
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step

@@ -23,7 +23,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.registry import get_operation
 from deltaworks.operations.reprocess import ReprocessOptions, ReprocessRemainder, reprocess
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
-from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_rows import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.reread import Rereader, RereadResult, RereadScope
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection, SourceObject

@@ -26,7 +26,7 @@ from deltaworks.recovery.reprocess.selection import ObjectResolver, ResolvedObje
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, RecordRange, RetainedRange
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.selection import FileSourceSpec
+from deltaworks.specs.sources import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.testing import append_rows, present

@@ -17,12 +17,12 @@ from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.rollback_strategy import choose_strategy
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.recovery.start_over import StartOverResult, start_over
-from deltaworks.sources.delta.source import check_not_rolled_back
+from deltaworks.sources.delta import check_not_rolled_back
 from deltaworks.sources.record_source import RecordRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -251,7 +251,7 @@ def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes
 def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
     stage: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltaworks.sources.delta import source as delta_source
+    from deltaworks.sources import delta as delta_source
 
     back(stage, 1)
     at = PipelineHome(stage.objects, "shop").start_overs.rollback_versions("orders")[0]

@@ -26,8 +26,8 @@ from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.repair.log_gap import check_pipeline, repair_log
 from deltaworks.recovery.repair.lost_files import repair_files
 from deltaworks.recovery.restore import table_restore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.restore_points import RestorePoint
-from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import changed_partitions

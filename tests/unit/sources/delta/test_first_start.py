@@ -12,8 +12,8 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.errors import ContractError
-from deltaworks.sources.delta import source
-from deltaworks.sources.delta.source import DeltaSource
+from deltaworks.sources import delta
+from deltaworks.sources.delta import DeltaSource
 from deltaworks.specs.catalog import Catalog
 from tests.unit.maintenance.table_data import SHOP, project
 
@@ -39,7 +39,7 @@ def reader(tmp_path: Path) -> Callable[..., tuple[DeltaSource, Catalog]]:
 
 @pytest.fixture(autouse=True)
 def polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(delta, "_POLL_SECONDS", 0.01)
 
 
 def test_a_declared_table_is_waited_for(reader: Callable[..., tuple[DeltaSource, Catalog]]) -> None:
@@ -63,7 +63,7 @@ def test_a_declared_table_is_waited_for(reader: Callable[..., tuple[DeltaSource,
 def test_a_declared_table_that_is_not_created_is_missing(
     reader: Callable[..., tuple[DeltaSource, Catalog]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_TABLE_SECONDS", 0.05)
+    monkeypatch.setattr(delta, "_TABLE_SECONDS", 0.05)
 
     with pytest.raises(ContractError, match="DELTA_SOURCE_MISSING"):
         reader()[0]._check(first_start=True)
@@ -73,7 +73,7 @@ def test_a_declared_table_that_is_not_created_is_missing(
 def test_an_undeclared_table_and_one_that_was_read_before_are_not_waited_for(
     reader: Callable[..., tuple[DeltaSource, Catalog]], table: str, first_start: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source.time, "sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(delta.time, "sleep", lambda _: pytest.fail("it waits"))
 
     with pytest.raises(ContractError, match="DELTA_SOURCE_MISSING"):
         reader(table)[0]._check(first_start=first_start)

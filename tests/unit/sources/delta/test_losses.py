@@ -11,7 +11,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
-from deltaworks.sources.delta.source import check_versions
+from deltaworks.sources.delta import check_versions
 
 TABLE = "tables/writer/sales"
 

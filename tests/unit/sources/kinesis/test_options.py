@@ -12,7 +12,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis import source as kinesis
 from deltaworks.sources.kinesis.options import KinesisOptions, check_options, render_options
-from deltaworks.specs.sources.records import KinesisSourceSpec
+from deltaworks.specs.record_sources import KinesisSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.testing import local_storage
 

@@ -15,11 +15,11 @@ from typing import Any
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.objects import aws_session
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.messages import FileEvent, noise_reason
 from deltaworks.sources.outages import error_code, retry_outages
-from deltaworks.specs.globs import key_matcher
+from deltaworks.specs.sources import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 MISSING_CODES = ("NoSuchKey", "NoSuchVersion", "404")

@@ -17,9 +17,9 @@ from typing import Any, NoReturn, TypeVar
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.background import attempts
 from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import aws_session
 from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from botocore.exceptions import ClientError
 
-from deltaworks.control.aws_sessions import aws_session
+from deltaworks.control.objects import aws_session
 from deltaworks.errors import ContractError
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec

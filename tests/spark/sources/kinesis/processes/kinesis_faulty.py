@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from deltaworks.sources.kinesis import stream_reader as kinesis_stream
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.shard_range_reader import fetch_first
-from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
+from deltaworks.sources.spark_formats.data_sources import KinesisDataSource
 
 
 def die_once() -> None:

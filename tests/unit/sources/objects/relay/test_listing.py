@@ -14,8 +14,8 @@ from deltaworks.sources.objects.relay import bucket, lister
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.lister import ListingRecord, read_listing_record, request_listing
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.specs.globs import glob_expression, key_matcher
 from deltaworks.specs.relay import ListingSpec, RelaySpec
+from deltaworks.specs.sources import glob_expression, key_matcher
 from deltaworks.tables.lake import Lake
 from deltaworks.testing import present
 from tests.unit.sources.objects.relay.relay_harness import drain, keys, running

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
 from deltaworks.cli import app, operations
-from deltaworks.cli import wire as wire_command
+from deltaworks.cli import aws_resources as wire_command
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control

@@ -1,1 +1,0 @@
-"""Flags events that producers sent twice, by event id within a time window."""

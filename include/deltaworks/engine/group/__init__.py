@@ -1,1 +1,0 @@
-"""Stream groups: several pipelines in one driver process, each with its own query and restarts."""

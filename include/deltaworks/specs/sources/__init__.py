@@ -1,1 +1,0 @@
-"""Specs of all kinds of sources."""

@@ -1,1 +1,0 @@
-"""Delta through Spark: sessions, commit metadata, and retries after conflicts."""
