@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import duckdb
 import typer
@@ -52,7 +52,6 @@ def sql(
     project = catalog()
     if serve:
         _serve(project, host, port)
-        return []
     if not query:
         problems: dict[str, str] = {}
         _, names = connect(project, on_unreadable=problems.__setitem__)
@@ -71,8 +70,8 @@ def _hashed_password() -> str:
     return hash_password(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
 
 
-def _serve(project: Catalog, host: str, port: int) -> None:
-    """Serves as the environment declares, or with a random password for the person who starts it.
+def _serve(project: Catalog, host: str, port: int) -> NoReturn:
+    """Serves as the environment declares, or with a random password for the person who starts it; ends the process.
 
     Raises:
         ConfigError: SPEC_INVALID, another host than this machine; the server's own errors.
@@ -80,7 +79,7 @@ def _serve(project: Catalog, host: str, port: int) -> None:
     import signal
 
     from deltaworks.specs.sql_server import SqlListenSpec, is_loopback
-    from deltaworks.sql_server.process import SqlServerProcess, serve_own
+    from deltaworks.sql_server.process import SqlServerProcess, end_process, serve_own
 
     if project.environment.sql_server is not None:
         process = SqlServerProcess(project)
@@ -89,7 +88,7 @@ def _serve(project: Catalog, host: str, port: int) -> None:
         host = project.environment.sql_server.listen.host
         print_line(f"Serving SQL on {host}, as declared. Ctrl-C ends it.", error=True)
         process.run()
-        return
+        end_process(0)
     if not is_loopback(host):
         raise ConfigError(
             "SPEC_INVALID",
@@ -97,6 +96,7 @@ def _serve(project: Catalog, host: str, port: int) -> None:
             hint="Declare sql_server with tls and users in the environment.",
         )
     serve_own(project, SqlListenSpec(host=host, port=port), announce=_announce)
+    end_process(0)
 
 
 def _announce(url: str, password: str) -> None:

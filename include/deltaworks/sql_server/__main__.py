@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 
 from deltaworks.control import paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.specs.catalog import Catalog
-from deltaworks.sql_server.process import SqlServerProcess
+from deltaworks.sql_server.process import SqlServerProcess, end_process
 
 
 def open_sql_server(catalog: Catalog, _name: str, on_tick: Callable[[], None]) -> SqlServerProcess:
@@ -38,8 +37,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A client that does not read its rows would hold a thread of the server, and with it the end of the process.
-    os._exit(exit_code)
+    end_process(main())
