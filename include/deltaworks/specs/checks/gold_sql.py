@@ -87,6 +87,7 @@ def _view_errors(
     """Yields errors in the SQL of views. They may also read the engine's tables, whose columns are not checked."""
     if find_cycle(spec.views):
         return
+    positions = {view.name: index for index, view in enumerate(spec.views)}
     for view in view_order(spec.views):
         path = declaration.path.parent / view.sql
         columns[view.name] = None
@@ -94,6 +95,12 @@ def _view_errors(
             tables = {name: columns.get(name) for name in view.reads}
             columns[view.name], errors = read_sql_file(path, tables, spec, cache, purpose="view")
             yield from errors
+        for name in columns[view.name] or () if view.widget is not None else ():
+            if name in spec.personal_names:
+                text = (
+                    f"the result of {view.sql} has the personal column {name!r}; remove it, or do not declare a widget"
+                )
+                yield declaration.error_at(("views", positions[view.name], "widget"), text)
 
 
 def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
