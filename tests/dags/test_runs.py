@@ -1,4 +1,7 @@
-"""Complete DAG runs in Airflow's task runner, with a spark-submit that records its arguments."""
+"""Complete DAG runs in Airflow's task runner, with a spark-submit that records its arguments.
+
+A night without work, marked `integration`, has its twins in the runs of some steps and of a failed night.
+"""
 
 from __future__ import annotations
 
@@ -250,6 +253,7 @@ def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     assert work["run"].split("/")[:2] == ["games__reprocess", done["run_id"]], "the id of the reprocess comes of it"
 
 
+@pytest.mark.integration
 def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
     harness.spark_submit("")
 

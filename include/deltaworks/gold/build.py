@@ -384,11 +384,14 @@ class _BuildRun:
             self._fail(job.plan.table, error)
             return
         self._results[name] = result
+        if result.partitions is None and not job.plan.full:
+            job = job.as_full(result.reason)
         describe_gold(self._lake, self._spec, job)
         if result.failed_checks:
             failed = ", ".join(str(check) for check in result.failed_checks)
             self._record_failure(job.plan.table, ContractError("GOLD_CHECK_FAILED", f"It fails its checks: {failed}."))
-        if self._dates is None and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
+        is_current = self._dates is None or job.plan.full
+        if is_current and result.checks_passed and job.built_from and result.reason != _OVERTAKEN_REASON:
             record_refreshed(self._home, name, late_rows=job.missing_late_rows)
         if self._listener is not None:
             self._listener.on_built(job, result)

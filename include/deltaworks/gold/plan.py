@@ -176,7 +176,7 @@ def _without_frozen_dates(
     late = {date: 0 for date in dates if date < frozen_before}
     for name, change in changes.items():
         affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
-        days = _affected_days(affects) if isinstance(affects, AffectsSpec) else ()
+        days = affected_days(affects) if isinstance(affects, AffectsSpec) else ()
         removed = _dates_of(change.removed, column)
         for date in shift_dates(widen_dates(removed, _window_days(table, dedupe, column)), days):
             late.pop(date, None)
@@ -198,7 +198,7 @@ def _without_frozen_dates(
     )
 
 
-def _affected_days(affects: AffectsSpec) -> Sequence[int]:
+def affected_days(affects: AffectsSpec) -> Sequence[int]:
     """Returns the offsets of the dates that a changed date, or an hour on that date, affects."""
     if not affects.hours:
         return affects.days

@@ -20,7 +20,7 @@ from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.errors import ConfigError
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part, dedupe_window_part, shift_dates, window_size
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs
-from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan
+from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
 from deltaworks.gold.references import reference_rows
 from deltaworks.gold.translation import Difference, Translation, translate
 from deltaworks.specs.base import nearest_names_hint
@@ -161,7 +161,7 @@ class _Answers:
                 input_dates = frozenset(_partition_dates(pinned))
             if input_dates:
                 newest = (max(input_dates) - dt.timedelta(days=days) for days in range(DEFAULT_DATES))
-                affected |= shift_dates(newest, affects.days or (0,))
+                affected |= shift_dates(newest, affected_days(affects))
         return frozenset(affected)
 
     def _computed(self, table: GoldTableSpec, plan: GoldPlan, name: str) -> pa.Table | None:
@@ -289,7 +289,9 @@ def _first_arrivals(
     pinned: PinnedInput, part: Part, dedupe: DedupeSpec | None, relation: str, columns: set[str]
 ) -> str:
     """Returns the query of an input's rows of a part, without deleted rows and duplicates."""
-    visible = f"NOT coalesce({DELETED_COLUMN}, false)" if DELETED_COLUMN in columns else "true"
+    # A gold table or a table of another pipeline may have a column of this name with another meaning.
+    is_mutable = DELETED_COLUMN in pinned.columns and DELETED_COLUMN in columns
+    visible = f"NOT coalesce({DELETED_COLUMN}, false)" if is_mutable else "true"
     rows = f'(SELECT * FROM "{relation}" WHERE {visible})'
     if dedupe is None or not pinned.has_events:
         return f"SELECT * FROM {rows} WHERE {input_condition(part, pinned)}"

@@ -119,6 +119,10 @@ class TableJob:
         """The rows of frozen dates that the table lacks after the build, by date."""
         return {date: rows for date, rows in self.late_rows.items() if rows > 0}
 
+    def as_full(self, reason: str) -> TableJob:
+        """Returns the job as a build of all rows, which needs nothing of the previous build and lacks no late rows."""
+        return replace(self, plan=full_plan(self.plan.table, reason), previous_build=None, late_rows={})
+
     @property
     def built_from(self) -> dict[str, int]:
         """The versions of the existing inputs."""
@@ -357,7 +361,7 @@ def build_table(
     answer = _answer(spark, job, views)
     state = None if job.plan.full else state_at(lake, lake.objects, job.key)
     if state is not None and not has_same_columns(state, answer):
-        job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), previous_build=None), None
+        job, state = job.as_full("the columns of its answer changed"), None
         answer = _answer(spark, job, views)
     run_checks = run_checks and table.checks.has_result_checks
     if run_checks:

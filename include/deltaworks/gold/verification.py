@@ -32,7 +32,7 @@ from deltaworks.gold.build import log_failure, raise_failures, select_gold_table
 from deltaworks.gold.input_views import InputViews, filter_part
 from deltaworks.gold.parts import DATE_COLUMN, Part, shift_dates
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, read_built_from
-from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan
+from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
 from deltaworks.gold.row_differences import CURRENT, REBUILT, SPARK, RowComparison
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.catalog import Catalog
@@ -222,7 +222,7 @@ class _TableVerifier:
             affects = self._table.affects_for_input(name)
             if isinstance(affects, AffectsSpec) and pinned.date_column:
                 dates = _dates(_partition_values(pinned.delta_table, pinned.date_column))
-                values |= set(map(str, shift_dates(dates, affects.days)))
+                values |= set(map(str, shift_dates(dates, affected_days(affects))))
         return set(map(str, _dates(values)))
 
     def _record_outcome(self, selected: Selection, differing: Mapping[str, int], state: _ComparableState) -> None:

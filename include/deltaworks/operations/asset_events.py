@@ -22,6 +22,7 @@ from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.airflow_client.login import airflow_login
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.foreign_errors import describe_cause
 from deltaworks.errors import ConfigError
 from deltaworks.lineage.runs import batch_lineage
 from deltaworks.specs.catalog import Catalog
@@ -59,13 +60,14 @@ class AssetClient(Protocol):
 
 @dataclass(slots=True)
 class _WatchedTable:
-    """A table with its open handle, the version up to which it was announced, and when."""
+    """A table with its open handle, the version up to which it was announced, when, and whether that fails."""
 
     kind: str
     name: str
     handle: DeltaTable | None = None
     version: int | None = None
     announced_at: float = float("-inf")
+    is_failing: bool = False
 
 
 def announced_tables(spec: PipelineSpec) -> dict[str, str]:
@@ -120,8 +122,13 @@ class AssetAnnouncer:
             try:
                 if name in self._assets and is_due and self._announce_table(table, name):
                     announced.append(name)
+                table.is_failing = False
             except Exception as error:
-                log.warning("pipeline=%s table=%s was not announced: %s", self._pipeline, table.name, str(error)[:300])
+                # Warns once per outage, as the thread does.
+                level = logging.DEBUG if table.is_failing else logging.WARNING
+                cause = describe_cause(error)
+                log.log(level, "pipeline=%s table=%s was not announced: %s", self._pipeline, table.name, cause)
+                table.is_failing = True
                 errors.append(error)
         self._emit_lineage(announced)
         if errors:

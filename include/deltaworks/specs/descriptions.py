@@ -124,7 +124,7 @@ def table_descriptions(spec: PipelineSpec) -> dict[str, TableDescription]:
     """Returns the descriptions of all tables of a pipeline by name, whether or not they exist yet."""
     texts = _texts(spec)
     columns = {table.name: _bronze_columns(table) for table in spec.tables}
-    personal = {table.name: _personal_columns(spec, table) for table in spec.tables}
+    personal = {table.name: bronze_personal_columns(spec, table) for table in spec.tables}
     for keyed in (*spec.keyed_tables, *spec.latest_tables):
         history = ENGINE_COLUMNS | columns[keyed.history]
         columns[keyed.name] = {name: history.get(name, "") for name in keyed.types}
@@ -198,8 +198,8 @@ def _texts_of(columns: Iterable[object]) -> dict[str, str]:
     return {str(column.name): str(column.description) for column in columns}  # type: ignore[attr-defined]
 
 
-def _personal_columns(spec: PipelineSpec, table: TableSpec) -> frozenset[str]:
-    """Returns the columns whose values, tokens of them or parts of them are personal data by declaration."""
+def bronze_personal_columns(spec: PipelineSpec, table: TableSpec) -> frozenset[str]:
+    """Returns the columns of a bronze table that are personal by declaration, also as tokens or parts."""
     paths = {column.name: (column.path,) for column in table.columns} | {"event_id": spec.event.id}
     personal = {name for name, sources in paths.items() if any(map(spec.is_personal, sources))}
     undeclared = {REST_COLUMN, RESCUED_COLUMN} if spec.privacy is not None else set[str]()

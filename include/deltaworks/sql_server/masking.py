@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from deltaworks.privacy.tokens.envelope_encryption import RANDOM_TOKEN_PREFIX, TOKEN_LENGTH, TOKEN_PREFIX
+from deltaworks.specs.descriptions import bronze_personal_columns
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import RESCUED_COLUMN, REST_COLUMN
 
@@ -33,10 +34,9 @@ def personal_columns(spec: PipelineSpec, table: str) -> frozenset[str]:
     if not _has_personal_data(spec):
         return frozenset()
     bronze = {declared.name: declared for declared in spec.tables}
-    own = [bronze[table]] if table in bronze else list(bronze.values())
-    names = {column.name for declared in own for column in declared.columns if spec.is_personal(column.path)}
-    names |= {"event_id"} if any(map(spec.is_personal, spec.event.id)) else set()
-    return frozenset(names | _UNDECLARED | (_QUARANTINE if table in spec.engine_tables else set()))
+    own = [bronze[table]] if table in bronze else bronze.values()
+    names = _UNDECLARED.union(*(bronze_personal_columns(spec, declared) for declared in own))
+    return names | (_QUARANTINE if table in spec.engine_tables else frozenset())
 
 
 def _has_personal_data(spec: PipelineSpec) -> bool:

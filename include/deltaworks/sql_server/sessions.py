@@ -48,11 +48,14 @@ class Names:
     def __init__(self, catalog: Catalog, access: Access) -> None:
         self.catalog, self.access = catalog, access
         self._specs = {name: spec for name, spec in catalog.pipelines.items() if name in access.pipelines}
+        # Each query looks its tables up twice, when it is planned and when it starts.
+        self._keys = {name: table_keys(spec) for name, spec in self._specs.items()}
+        self._keys |= {PROJECT: {QUERIES_TABLE: paths.sql_query_log()}} if access.query_log else {}
 
     @property
     def schemas(self) -> list[str]:
         """Names of the schemas, sorted."""
-        return sorted([*self._specs, *([PROJECT] if self.access.query_log else [])])
+        return sorted(self._keys)
 
     def spec(self, schema: str) -> PipelineSpec | None:
         """Returns the pipeline of a schema; None for the schema of the server."""
@@ -64,7 +67,7 @@ class Names:
         if spec is None:
             return [QUERIES_TABLE]
         views = [*named_views(spec), _FILE_QUARANTINE, *(view.name for view in spec.views)]
-        return list(dict.fromkeys([*table_keys(spec), *views]))
+        return list(dict.fromkeys([*self._keys[schema], *views]))
 
     def keys(self, statement: ParsedStatement) -> dict[tuple[str, str], str]:
         """Returns the tables that a statement reads, directly or through views.
@@ -73,20 +76,18 @@ class Names:
             ConfigError: SQL_ACCESS_DENIED for the schema of no readable pipeline, SQL_REFUSED for an unknown table.
         """
         read = dict[tuple[str, str], str]()
-        names = {(schema, name) for schema in self.schemas for name in self.declared(schema)}
-        for schema, name in names if statement.lists_tables else sorted(statement.tables):
-            read |= self._keys_of(schema, name)
+        names = sorted(statement.tables)
+        if statement.lists_tables:
+            names = [(schema, name) for schema in self.schemas for name in self.declared(schema)]
+        for schema, name in names:
+            read |= self.keys_of(schema, name)
         return read
 
     def keys_of(self, schema: str, name: str) -> dict[tuple[str, str], str]:
         """Returns the tables that a table or view consists of. Raises as `keys` does."""
-        return self._keys_of(schema, name)
-
-    def _keys_of(self, schema: str, name: str) -> dict[tuple[str, str], str]:
-        if schema not in self.schemas:
+        if schema not in self._keys:
             raise _access_denied(schema, self.schemas)
-        spec = self._specs.get(schema)
-        keys = {QUERIES_TABLE: paths.sql_query_log()} if spec is None else table_keys(spec)
+        spec, keys = self._specs.get(schema), self._keys[schema]
         tables = [name] if spec is None or name in keys else _tables_of_view(spec, name)
         if not tables or not set(tables) <= set(keys):
             raise ConfigError(

@@ -14,12 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.gold import late_rows_of
 from deltaworks.errors import ConfigError
 from deltaworks.gold import event_keys, input_views
 from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.pinned_inputs import read_built_from
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.log import commit_history
 from deltaworks.testing import declare_table, pipeline_spec
 from tests.spark.gold.shop_data import SHOP, START, event
@@ -228,6 +232,33 @@ def test_a_new_column_in_the_sql_rebuilds_the_full_table(spark: SparkSession, sh
     assert result.partitions is None
     assert {row["edition"] for row in shop.rows("shop", "daily")} == {"v2"}
     assert len(shop.rows("shop", "daily")) == 2
+
+
+def test_a_build_that_turns_full_reads_the_late_rows_of_frozen_dates_too(spark: SparkSession, shop: Any) -> None:
+    declaration = shop.root / "include/pipelines/shop/pipeline.yaml"
+    text = declaration.read_text()
+    frozen = "{name: daily, frozen_after: 1d, description: Orders, "
+    declaration.write_text(text.replace("{name: daily, ", frozen))
+    catalog = load_catalog("local", root=shop.root)
+    shop.append("shop", "events", [event(0, "a"), event(9, "b")])
+    rebuild_gold(spark, catalog, "shop", tables=["daily"])
+    shop.append("shop", "events", [event(0, "late", "d2")])
+    rebuild_gold(spark, catalog, "shop", tables=["daily"])
+    sql = shop.root / "include/pipelines/shop/gold/daily.sql"
+    sql.write_text("SELECT event_date, device_id, count(*) AS events, 'v2' AS edition FROM events GROUP BY ALL")
+
+    requested = frozenset([(START + dt.timedelta(days=9)).date()])
+    result = rebuild_gold(spark, catalog, "shop", tables=["daily"], dates=requested).table("daily")
+
+    assert result.partitions is None
+    assert len(shop.rows("shop", "daily")) == 3, "the late row is in the table"
+    built = read_built_from(shop.lake, paths.table("shop", "daily"))
+    current = shop.lake.open(paths.table("shop", "events")).version()
+    assert (built.late_rows, built.versions) == ({}, {"events": current})
+    state = PipelineHome.open(catalog.environment.lake, "shop").objects.get(paths.gold_state("shop", "daily"))
+    assert late_rows_of(json.loads(state.data)) == {}
+    assert shop.lake.open(paths.table("shop", "daily")).metadata().description == "Orders"
+    assert rebuild_gold(spark, catalog, "shop", tables=["daily"]).table("daily").skipped
 
 
 def test_a_restored_gold_table_is_rebuilt_in_full(spark: SparkSession, shop: Any) -> None:

@@ -1,4 +1,7 @@
-"""Change readers return every changed row once in its newest state, also during writes and kills."""
+"""Change readers return every changed row once in its newest state, also during writes and kills.
+
+Counts that each run updates, marked `integration`, have their twin in the random order of events below.
+"""
 
 from __future__ import annotations
 
@@ -279,6 +282,7 @@ def run(root: Path, moment: str, *options: str) -> int:
     return done.returncode
 
 
+@pytest.mark.integration
 def test_counts_are_updated_by_each_run(tmp_path: Path, spark: SparkSession) -> None:
     followed, count_days = TrackedLake(tmp_path, spark), job().count_days
     for step in STEPS:

@@ -129,6 +129,32 @@ def test_gold_that_is_not_built_and_files_are_answered_first(shop: Catalog) -> N
     assert [lake.open(paths.table("shop", name)) for name in ("daily", "weekly", "shops")] == [None] * 3
 
 
+def test_the_newest_hours_of_an_input_preview_the_dates_that_their_range_affects(tmp_path: Path) -> None:
+    sql = SQL | {
+        "pipelines/shop/gold/daily.sql": (
+            "SELECT CAST(date_add(event_date, 1) AS DATE) AS event_date, event_time + INTERVAL 12 HOURS AS hour,\n"
+            "count(*) AS orders FROM orders GROUP BY 1, 2"
+        )
+    }
+    hourly = declared(grain={"column": "hour", "part": "hour"}, affects={"hours": [0, 12]})
+    hourly["gold"]["dedupe"]["within_hours"] = 24
+    catalog = load_project(tmp_path, hourly, files=sql)
+    append(catalog, 1, order(1, "e1", 0, "a", 10))
+
+    next_day = FIRST + dt.timedelta(days=1)
+    assert rows_of(catalog, "daily") == [(next_day, dt.datetime.combine(next_day, dt.time(), dt.UTC), 1)]
+
+
+def test_a_column_named_like_the_mark_of_deleted_rows_hides_no_row_of_a_gold_table(shop: Catalog) -> None:
+    schema = pa.schema([("event_date", pa.date32()), ("shop", pa.string()), ("amount", pa.int64())])
+    marked = schema.append(pa.field("_deleted", pa.bool_()))
+    row = {"event_date": FIRST, "shop": "a", "amount": 4, "_deleted": True}
+    lake, key = Lake(shop.environment.lake), paths.table("shop", "daily")
+    append_rows(lake, key, [row], schema=marked, partition_by=["event_date"], number=1)
+
+    assert rows_of(shop, "weekly") == [(dt.date(2026, 2, 23), "Delft", 4)]
+
+
 def test_without_rows_the_answer_is_empty(tmp_path: Path) -> None:
     assert rows_of(load_project(tmp_path, declared(), files=SQL), "daily") == []
 

@@ -180,6 +180,11 @@ def test_a_table_that_cannot_be_read_holds_back_no_other(
     assert [asset for asset, _ in airflow.events] == [8]
     assert "table=visits was not announced" in caplog.text
 
+    caplog.clear()
+    with pytest.raises(DeltaError):
+        announcer.announce()
+    assert "was not announced" not in caplog.text, "an outage is told once"
+
 
 def test_gold_that_the_stream_builds_is_announced_and_other_gold_is_not() -> None:
     gold = {"name": "fresh", "sql": "fresh.sql", "reads": ("visits",), "partition_by": "event_date"}

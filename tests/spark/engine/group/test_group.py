@@ -110,7 +110,8 @@ def test_an_invalid_member_waits_and_members_join_and_leave_immediately(
         assert harness.heartbeat("bees").state != "ended"
 
 
-@pytest.mark.parametrize("isolated", [True, pytest.param(False, marks=pytest.mark.integration)])
+@pytest.mark.integration
+@pytest.mark.parametrize("isolated", [True, False])
 def test_a_lost_lease_ends_one_query_and_not_the_shared_driver(
     spark: SparkSession, harness: GroupHarness, monkeypatch: pytest.MonkeyPatch, isolated: bool
 ) -> None:
