@@ -37,7 +37,7 @@ from deltaworks.specs.spec_change_effects import (
     NamedItems,
     OptionalSection,
 )
-from deltaworks.specs.table import RESCUED_COLUMN, REST_COLUMN, TableSpec
+from deltaworks.specs.table import TableSpec
 
 _PIPELINE_RENAMED = Edit(Effect.REFUSED, "The name identifies a pipeline: restore it, and declare a new pipeline.")
 _TABLES = NamedItems(
@@ -305,16 +305,6 @@ class PipelineSections(Spec):
         declared = [field.path for field in self.privacy.fields if field.action != "drop"] if self.privacy else []
         declared += [field.path for field in self.private if field.keep != "nothing"]
         return any(paths_overlap(path_names(path), path_names(other)) for other in declared)
-
-    @property
-    def personal_names(self) -> frozenset[str]:
-        """The names of columns with personal data in tables of events and in quarantine; empty without such data."""
-        if self.privacy is None and not self.private:
-            return frozenset()
-        columns = [column for table in self.tables for column in table.columns]
-        names = {column.name for column in columns if self.is_personal(column.path)}
-        names |= {"event_id"} if any(map(self.is_personal, self.event.id)) else set()
-        return frozenset(names | {REST_COLUMN, RESCUED_COLUMN, "raw"})
 
     def fingerprint(self) -> str:
         """Returns a short digest of the complete spec. Each batch records it."""

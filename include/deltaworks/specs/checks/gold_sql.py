@@ -11,6 +11,7 @@ from deltaworks.specs.checks.model_sql import model_errors
 from deltaworks.specs.checks.panel_sql import panel_errors
 from deltaworks.specs.checks.rule_sql import rule_errors
 from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
+from deltaworks.specs.descriptions import result_personal_columns
 from deltaworks.specs.gold import GoldTableSpec, build_order, find_cycle, view_name, view_order
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
@@ -88,6 +89,7 @@ def _view_errors(
     if find_cycle(spec.views):
         return
     positions = {view.name: index for index, view in enumerate(spec.views)}
+    personal = result_personal_columns(spec)
     for view in view_order(spec.views):
         path = declaration.path.parent / view.sql
         columns[view.name] = None
@@ -96,10 +98,8 @@ def _view_errors(
             columns[view.name], errors = read_sql_file(path, tables, spec, cache, purpose="view")
             yield from errors
         for name in columns[view.name] or () if view.widget is not None else ():
-            if name in spec.personal_names:
-                text = (
-                    f"the result of {view.sql} has the personal column {name!r}; remove it, or do not declare a widget"
-                )
+            if name in personal:
+                text = f"the result of {view.sql} has the personal column {name!r}; remove it, or declare no widget"
                 yield declaration.error_at(("views", positions[view.name], "widget"), text)
 
 
