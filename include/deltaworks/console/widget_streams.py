@@ -1,9 +1,10 @@
 """Sends widgets to readers as server-sent events, from one process that queries them.
 
 The process (`deltaworks.page_reads.widgets`) starts with the first reader, restarts after a crash, and ends some time
-after the last reader. The host's interpreter only copies its messages to connections: an event is encoded once for all
-readers. Each reader has the newest event only, not a queue, so a slow one skips events, and one that accepts no data
-for some seconds is disconnected.
+after the last reader. A widget whose read ended the process, as by its deadline, waits some minutes, so that others are
+read. The host's interpreter only copies messages to connections: an event is encoded once for all readers. Each reader
+has the newest event only, not a queue, so a slow one skips events, and one that accepts no data for some seconds is
+disconnected.
 
 The id of an event is a digest of its rows. A reader that returns with `Last-Event-ID` gets the newest rows exactly if
 they differ from those it has. A stream ends after some minutes, and the reader comes back: its login and rights are
@@ -18,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -43,6 +45,10 @@ _RETRY_AFTER_SECONDS: Final = 30
 #: Browsers reconnect after this long.
 _RECONNECT_MILLISECONDS: Final = 3_000
 _MAX_BACKOFF_SECONDS: Final = 30.0
+#: A widget whose read ended the process is read again after this long.
+_HOLD_SECONDS: Final = 300.0
+#: How long a process that has closed its output may take to end.
+_END_SECONDS: Final = 5.0
 #: How often a waiting stream checks whether the server is stopping.
 _STOP_CHECK_SECONDS: Final = 1.0
 Widget = tuple[str, str]
@@ -110,6 +116,14 @@ class _Event:
     encoded: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """Until when a widget is not read, and why."""
+
+    until: float
+    problem: str
+
+
 @dataclass(slots=True)
 class _Channel:
     """The newest event of a widget, and its readers."""
@@ -138,6 +152,7 @@ class WidgetStreams:
         self._lock = threading.Lock()
         self._channels: dict[Widget, _Channel] = {}
         self._people: Counter[str] = Counter()
+        self._held: dict[Widget, _Hold] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._events = 0
@@ -169,6 +184,8 @@ class WidgetStreams:
             channel.readers.add(reader)
             self._people[person] += 1
             if is_new:
+                if self._held_seconds(widget) > 0:
+                    channel.event = self._event({"problem": self._held[widget].problem})
                 self._tell("+", widget)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._follow, name="console-widgets", daemon=True)
@@ -199,7 +216,8 @@ class WidgetStreams:
         if process is None or process.stdin is None:
             return
         try:
-            os.write(process.stdin.fileno(), _line(sign, widget))
+            line = f"{sign} {' '.join(widget)} {self._held_seconds(widget):.1f}\n"
+            os.write(process.stdin.fileno(), line.encode())
         except OSError:
             process.kill()
 
@@ -207,46 +225,79 @@ class WidgetStreams:
         """Runs the process while there are readers, and gives its messages to them."""
         backoff_seconds = 1.0
         while True:
-            began = time.monotonic()
+            began, failure = time.monotonic(), ""
             try:
-                self._run_process()
+                failure = self._run_process()
             except Exception as error:
                 log.warning("The process that queries widgets failed: %s: %s", type(error).__name__, error)
+                failure = f"could not be started ({type(error).__name__})"
             with self._lock:
                 if not self._channels:
                     self._thread = None
                     return
+            if failure and backoff_seconds > 1.0:
+                self._publish_to_all(f"The process that queries widgets {failure}. It is started again.")
             backoff_seconds = 1.0 if time.monotonic() - began > 60 else min(2 * backoff_seconds, _MAX_BACKOFF_SECONDS)
             time.sleep(backoff_seconds)
 
-    def _run_process(self) -> None:
+    def _run_process(self) -> str:
+        """Runs the process until it ends. Returns how it failed; empty if it did not, or if a widget ended it."""
         self._prepare()
-        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with tempfile.TemporaryFile() as file:
+            command = (*self._command, f"{file.fileno()}")
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(file.fileno(),)
+            )
+            self._copy_messages(process)
+            pipeline, _, view = os.pread(file.fileno(), 1024, 0).decode().partition(" ")
+        if view:
+            self._hold((pipeline, view), process.returncode)
+            return ""
+        return f"ended with exit code {process.returncode}" if process.returncode != 0 else ""
+
+    def _copy_messages(self, process: subprocess.Popen[bytes]) -> None:
+        """Publishes the messages of the process, which has ended when this returns."""
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
-            os.set_blocking(process.stdin.fileno(), False)
-            with self._lock:
-                self._process = process
-                for widget in self._channels:
-                    self._tell("+", widget)
-            for line in process.stdout:
-                self._publish(line)
-        finally:
-            with self._lock:
-                self._process = None
-            process.kill()
-            with process:
-                pass
+        with process:
+            try:
+                os.set_blocking(process.stdin.fileno(), False)
+                with self._lock:
+                    self._process = process
+                    for widget in self._channels:
+                        self._tell("+", widget)
+                for line in process.stdout:
+                    message = orjson.loads(line)
+                    self._publish((message["pipeline"], message["view"]), message)
+                process.wait(_END_SECONDS)
+            finally:
+                with self._lock:
+                    self._process = None
+                process.kill()
 
-    def _publish(self, line: bytes) -> None:
-        message = orjson.loads(line)
+    def _hold(self, widget: Widget, exit_code: int) -> None:
+        """Holds the widget that was being read back from the next processes, and tells its readers."""
+        cause = "took too long" if exit_code == -signal.SIGALRM else f"ended its process (exit code {exit_code})"
+        log.warning("The read of widget %s %s.", ".".join(widget), cause)
+        problem = f"The read of this widget {cause}. It is tried again in {_HOLD_SECONDS / 60:.0f} minutes."
+        now = time.monotonic()
         with self._lock:
-            channel = self._channels.get((message["pipeline"], message["view"]))
+            self._held = {held: hold for held, hold in self._held.items() if hold.until > now}
+            self._held[widget] = _Hold(now + _HOLD_SECONDS, problem)
+        self._publish(widget, {"problem": problem})
+
+    def _publish_to_all(self, problem: str) -> None:
+        with self._lock:
+            widgets = [widget for widget in self._channels if self._held_seconds(widget) == 0]
+        for widget in widgets:
+            self._publish(widget, {"problem": problem})
+
+    def _publish(self, widget: Widget, message: Mapping[str, Any]) -> None:
+        with self._lock:
+            channel = self._channels.get(widget)
             if channel is None:
                 return
-            self._events += 1
-            channel.event = _Event(number=self._events, id=message.get("id", ""), encoded=_encode_event(message))
+            channel.event = self._event(message)
             for reader in channel.readers:
                 try:
                     reader.wake()
@@ -254,9 +305,13 @@ class WidgetStreams:
                 except RuntimeError:
                     continue
 
+    def _event(self, message: Mapping[str, Any]) -> _Event:
+        self._events += 1
+        return _Event(number=self._events, id=message.get("id", ""), encoded=_encode_event(message))
 
-def _line(sign: str, widget: Widget) -> bytes:
-    return f"{sign} {' '.join(widget)}\n".encode()
+    def _held_seconds(self, widget: Widget) -> float:
+        hold = self._held.get(widget)
+        return 0.0 if hold is None else max(0.0, hold.until - time.monotonic())
 
 
 def _encode_event(message: Mapping[str, Any]) -> bytes:

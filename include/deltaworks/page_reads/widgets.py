@@ -1,9 +1,13 @@
 """Reads the widgets of a console in one process: `python -m deltaworks.page_reads.widgets`.
 
-Standard input names the widgets with readers: a line `+ pipeline view` or `- pipeline view`. Standard output has a line
-of JSON for each changed result or problem, of bounded size. However many readers a widget has, its view is queried once
-per change of its tables, at most once in its declared interval; a view may use the current time, so it is also queried
-each minute. One query runs at a time. The process ends with its input, and some time after its last widget. Read-only.
+Standard input names the widgets with readers: a line `+ pipeline view seconds`, with the time until its first read, or
+`- pipeline view`. Standard output has a line of JSON for each changed result or problem, of bounded size. However many
+readers a widget has, its view is queried once per change of its tables, at most once in its declared interval; a view
+may use the current time, so it is also queried each minute. One query runs at a time. The process ends with its input,
+and some time after its last widget. Read-only.
+
+A read that exceeds its deadline ends the process, also where it cannot be interrupted, as in DuckDB's parser. The file
+whose descriptor is the argument names the widget that is being read, so that the host knows which one ended it.
 """
 
 from __future__ import annotations
@@ -12,10 +16,12 @@ import dataclasses
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
@@ -42,6 +48,8 @@ from deltaworks.tables.query import connect, how_a_table_is_created, table_keys
 #: Maximum size of a result, as JSON.
 MAX_RESULT_BYTES: Final = 64 * 1024
 QUERY_SECONDS: Final = 20.0
+#: Deadline of a read: opening the tables, planning and the query.
+READ_SECONDS: Final = 30.0
 _MEMORY_MIB, _QUERY_THREADS = 512, 2
 #: Interval of queries without a change of the tables, for views that use the current time.
 _REQUERY_SECONDS: Final = 60.0
@@ -59,10 +67,10 @@ class WidgetProblemError(Exception):
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one widget. A widget that is added again has another number, and starts again."""
+    """What is known of one widget. A widget that is added again is due at another time, and starts again."""
 
-    number: int
-    due_at: float = 0.0
+    added: float
+    due_at: float
     queried_at: float = float("-inf")
     versions: tuple[Any, ...] = ()
     #: The id of the rows, or the text of the problem, that was written last.
@@ -74,9 +82,16 @@ class WidgetReader:
 
     Args:
         load: loads the declarations of one pipeline.
+        guard: entered for the read of a widget.
     """
 
-    def __init__(self, load: Callable[[str], Catalog] | None = None) -> None:
+    def __init__(
+        self,
+        load: Callable[[str], Catalog] | None = None,
+        *,
+        guard: Callable[[Widget], AbstractContextManager[None]] = lambda widget: nullcontext(),
+    ) -> None:
+        self._guard = guard
         self._load = load or (lambda pipeline: load_catalog(skip_invalid=True, only=(pipeline,)))
         self._catalogs: dict[str, Catalog] = {}
         self._files: DeclarationState = frozenset()
@@ -86,12 +101,12 @@ class WidgetReader:
         #: Number of queries, for tests.
         self.queries = 0
 
-    def watch(self, widgets: Mapping[Widget, int]) -> None:
-        """Sets the widgets that are read, each with a number. One with a new number is due now."""
+    def watch(self, widgets: Mapping[Widget, float]) -> None:
+        """Sets the widgets that are read, each with the time of its first read. One with a new time starts again."""
         states = self._states
         self._states = {
-            widget: states[widget] if widget in states and states[widget].number == number else _State(number)
-            for widget, number in widgets.items()
+            widget: states[widget] if widget in states and states[widget].added == at else _State(at, at)
+            for widget, at in widgets.items()
         }
         if not widgets:
             self._tables.clear()
@@ -107,7 +122,8 @@ class WidgetReader:
         messages = []
         for widget, state in self._states.items():
             if state.due_at <= time.monotonic():
-                message = self._read(widget, state)
+                with self._guard(widget):
+                    message = self._read(widget, state)
                 if message is not None:
                     messages.append({"pipeline": widget[0], "view": widget[1]} | message)
         return messages
@@ -124,7 +140,7 @@ class WidgetReader:
             return _problem(state, redact_values(error.message))
         # The page shows any error of a damaged table.
         except Exception as error:
-            return _problem(state, redact_values(describe_error(error)))
+            return _problem(state, redact_values(describe_error(error)).replace(f"{project_root()}/", ""))
         finally:
             state.due_at = time.monotonic() + every_seconds
         if result is None or result["id"] == state.written:
@@ -263,19 +279,19 @@ def _problem(state: _State, text: str) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class _Watched:
-    """The widgets that the input names. The reading thread changes them, and the main thread waits for a change."""
+    """The widgets that the input names, with the time of their first read. A thread follows the input."""
 
-    widgets: dict[Widget, int] = field(default_factory=dict)
+    widgets: dict[Widget, float] = field(default_factory=dict)
     has_ended: bool = False
     changed: threading.Event = field(default_factory=threading.Event)
 
     def follow(self, lines: TextIO) -> None:
         """Applies lines until the input ends."""
-        for number, line in enumerate(lines):
-            sign, pipeline, view = line.split()
+        for line in lines:
+            sign, pipeline, view, *seconds = line.split()
             self.widgets.pop((pipeline, view), None)
             if sign == "+":
-                self.widgets[pipeline, view] = number
+                self.widgets[pipeline, view] = time.monotonic() + float(seconds[0])
             self.changed.set()
         self.has_ended = True
         self.changed.set()
@@ -296,15 +312,32 @@ def serve(lines: TextIO, write: Callable[[Mapping[str, Any]], None], reader: Wid
             write(message)
 
 
+@contextmanager
+def name_and_limit(file: int, widget: Widget, seconds: float = READ_SECONDS) -> Iterator[None]:
+    """Names the widget in a file within the block, whose deadline ends the process. For the main thread.
+
+    The alarm is left to the kernel, since the parser holds the interpreter's lock.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.pwrite(file, " ".join(widget).encode(), 0)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.ftruncate(file, 0)
+
+
 def main() -> None:
     """Serves standard input and output."""
     os.nice(_NICENESS)
+    file = int(sys.argv[1])
 
     def write(message: Mapping[str, Any]) -> None:
         sys.stdout.write(json.dumps(message, ensure_ascii=False) + "\n")
         sys.stdout.flush()
 
-    serve(sys.stdin, write, WidgetReader())
+    serve(sys.stdin, write, WidgetReader(guard=lambda widget: name_and_limit(file, widget)))
 
 
 if __name__ == "__main__":

@@ -35,10 +35,13 @@ views:
   - {name: other, sql: popular.sql, reads: [events], widget: {}}
   - {name: internal, sql: popular.sql, reads: [events]}
 """
-#: Stands for the process that queries widgets: writes the lines of one file, and stores its input in another.
+#: Ends a test whose event never comes. Comments arrive meanwhile, so that the timeout of the client would not.
+STREAM_SECONDS = 60.0
+#: Stands for the process that queries widgets: writes the lines of one file, and stores its input in another. At a line
+#: `!` its first run ends while it reads `popular`.
 PROGRAM = """\
-import pathlib, sys, threading, time
-told, heard = map(pathlib.Path, sys.argv[1:])
+import os, pathlib, sys, threading, time
+told, heard = map(pathlib.Path, sys.argv[1:3])
 def hear():
     for line in sys.stdin:
         with heard.open("a") as file: file.write(line)
@@ -47,7 +50,11 @@ thread.start()
 count = 0
 while thread.is_alive():
     lines = told.read_text().split("\\n")[:-1]
-    for line in lines[count:]: print(line, flush=True)
+    for line in lines[count:]:
+        if line != "!": print(line, flush=True)
+        elif heard.read_text().count("+ games popular") == 1:
+            os.pwrite(int(sys.argv[3]), b"games popular", 0)
+            os._exit(3)
     count = len(lines)
     time.sleep(0.01)
 """
@@ -70,7 +77,8 @@ class Source:
 
     @property
     def lines(self) -> list[str]:
-        return self.heard.read_text().splitlines()
+        """The lines of the process's input without the seconds until the first read."""
+        return [line.rpartition(" ")[0] for line in self.heard.read_text().splitlines()]
 
 
 @dataclass
@@ -100,7 +108,9 @@ class Stream:
                 block = []
 
     def next(self) -> Event:
+        deadline = time.monotonic() + STREAM_SECONDS
         for block in self.blocks():
+            assert time.monotonic() < deadline, "no event"
             fields = dict(line.split(": ", 1) for line in block if not line.startswith(":"))
             if "data" in fields:
                 return Event(fields.get("id", ""), json.loads(fields["data"]))
@@ -117,15 +127,16 @@ def serving(app: Any, sockets: list[socket.socket] | None = None) -> Iterator[st
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(STREAM_SECONDS)
         listener.close()
+        assert not thread.is_alive(), "the server stops"
 
 
 @contextmanager
 def streaming(address: str, *, by: str = "ada", last: str = "", path: str = EVENTS) -> Iterator[Stream]:
     headers = {"X-Person": by} | ({"Last-Event-ID": last} if last else {})
     with (
-        httpx2.Client(base_url=address, headers=headers, timeout=PATIENCE_SECONDS) as client,
+        httpx2.Client(base_url=address, headers=headers, timeout=STREAM_SECONDS) as client,
         client.stream("GET", path) as response,
     ):
         # A caller may hold no reference, and the response is closed with its iterator.
@@ -288,6 +299,35 @@ def test_a_crashed_process_is_restarted_for_its_readers(harness: ConsoleHarness,
         assert source.lines == ["+ games popular", "+ games popular"]
 
 
+def test_a_widget_that_ends_its_process_waits_and_others_are_read(harness: ConsoleHarness, source: Source) -> None:
+    problem = {"problem": "The read of this widget ended its process (exit code 3). It is tried again in 5 minutes."}
+    streams = streams_of(source)
+    with console(harness, streams) as address, streaming(address, path="/widgets/games/other/events") as other:
+        with streaming(address) as stream:
+            source.send(1)
+            assert stream.next().number == 1
+            eventually(lambda: len(source.lines) == 2, "the process reads both")
+            with source.told.open("a") as file:
+                file.write("!\n")
+            assert stream.next().data == problem
+            source.told.write_text("")
+            eventually(lambda: len(source.lines) == 4, "the next process reads both")
+            waits = {line.split()[2]: float(line.split()[3]) for line in source.heard.read_text().splitlines()[2:]}
+            assert (waits["popular"] > 200, waits["other"]) == (True, 0)
+        eventually(lambda: source.lines[-1] == "- games popular", "nobody reads it")
+        with streaming(address) as late:
+            assert late.next().data == problem
+        source.send(2, view="other")
+        assert other.next().number == 2
+
+
+def test_a_process_that_cannot_run_is_reported(harness: ConsoleHarness, source: Source) -> None:
+    (source.told.parent / "program.py").write_text("raise SystemExit(7)")
+
+    with console(harness, streams_of(source)) as address, streaming(address) as stream:
+        assert "ended with exit code 7" in stream.next().data["problem"]
+
+
 def test_who_may_read_a_stream(harness: ConsoleHarness, source: Source) -> None:
     app = console_harness(declare(harness), streams=streams_of(source)).client
     paths_refused = {"ada": ["internal", "none"], "eve": ["popular", "none"]}
@@ -324,7 +364,7 @@ def test_a_change_of_the_lake_reaches_the_reader_and_the_server_stops_with_its_s
         assert server.stdout is not None
         opened = re.search(r"(http://\S+)/open/(\S+)", server.stdout.readline())
         assert opened is not None, root
-        with httpx2.Client(base_url=opened[1], timeout=PATIENCE_SECONDS) as client:
+        with httpx2.Client(base_url=opened[1], timeout=STREAM_SECONDS) as client:
             eventually(lambda: _answers(client), "the server is up")
             client.get(f"/open/{opened[2]}")
             with client.stream("GET", EVENTS) as response:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -23,6 +28,7 @@ from deltaworks.privacy.tokens.envelope_encryption import TOKEN_LENGTH, TOKEN_PR
 from deltaworks.specs.catalog import Catalog
 from deltaworks.testing import present
 from tests.unit.maintenance.table_data import SHOP, project
+from tests.waiting import PATIENCE_SECONDS
 
 POPULAR = ("shop", "popular")
 TOKEN = TOKEN_PREFIX + "a" * (TOKEN_LENGTH - len(TOKEN_PREFIX))
@@ -110,7 +116,7 @@ def test_a_widget_that_is_added_again_is_sent_again(tmp_path: Path) -> None:
     watching = Watching(catalog)
     first = watching.one()
 
-    watching.reader.watch({POPULAR: 7})
+    watching.reader.watch({POPULAR: 0.5})
 
     assert watching.reader.read_due()[0]["id"] == first["id"]
 
@@ -123,6 +129,54 @@ def test_a_view_that_uses_the_time_is_queried_without_a_change(tmp_path: Path, m
     monkeypatch.setattr(widgets, "_REQUERY_SECONDS", 0.0)
 
     assert titles_of(watching.one()) != titles_of(first)
+
+
+def test_a_view_is_queried_at_most_once_in_its_interval(tmp_path: Path) -> None:
+    catalog = shop(tmp_path, declared=views("{every_seconds: 3600}"))
+    play(catalog, "a")
+    reader = WidgetReader(lambda pipeline: catalog)
+    reader.watch({POPULAR: 0})
+    assert len(reader.read_due()) == 1
+
+    play(catalog, "b")
+
+    assert (reader.read_due(), reader.queries) == ([], 1)
+    assert (reader.seconds_until_due or 0) > 3000
+
+
+@pytest.mark.parametrize("source", ["read_text('{file}')", "'{file}'", "read_csv('{file}')"])
+def test_a_view_reads_no_files(tmp_path: Path, source: str) -> None:
+    (tmp_path / "secret.csv").write_text("secret\nhidden\n")
+    read = source.replace("{file}", str(tmp_path / "secret.csv"))
+    catalog = shop(tmp_path, sql=f"SELECT s::VARCHAR AS title, 1 AS viewers FROM plays, {read} AS s")
+    play(catalog, "a")
+
+    message = Watching(catalog).one()
+
+    assert "hidden" not in json.dumps(message)
+    assert "problem" in message
+
+
+#: A match that takes years and holds the interpreter's lock, as DuckDB's parser may.
+HANGING = """\
+import re, sys
+from deltaworks.page_reads.widgets import name_and_limit
+with name_and_limit(int(sys.argv[1]), ("shop", "popular"), seconds=0.2):
+    re.match("(a+)+$", "a" * 64 + "b")
+"""
+
+
+def test_a_read_that_cannot_be_interrupted_ends_the_process_and_names_its_widget() -> None:
+    with tempfile.TemporaryFile() as file:
+        ended = subprocess.run(
+            [sys.executable, "-c", HANGING, f"{file.fileno()}"],
+            pass_fds=(file.fileno(),),
+            timeout=PATIENCE_SECONDS / 2,
+            check=False,
+        )
+        name = os.pread(file.fileno(), 100, 0).decode()
+
+    assert (ended.returncode, name) == (-signal.SIGALRM, "shop popular")
 
 
 def test_a_table_that_is_replaced_is_read(tmp_path: Path) -> None:
@@ -227,12 +281,13 @@ def test_the_process_reads_what_its_input_names_until_it_ends(tmp_path: Path) ->
     written: list[Mapping[str, Any]] = []
 
     serve(
-        Typed("+ shop none\n- shop none\n+ shop popular\n", lambda: written),
+        Typed("+ shop none 0\n- shop none 0\n+ shop other 900\n+ shop popular 0\n", lambda: written),
         written.append,
         WidgetReader(lambda _: catalog),
     )
 
-    (message,) = [message for message in written if message["view"] == "popular"]
+    (message,) = [message for message in written if message["view"] != "none"]
+    assert message["view"] == "popular"
     assert json.loads(json.dumps(message))["data"]["rows"] == [{"title": "a", "viewers": 1}]
     assert present(message["data"]["at"])
 
