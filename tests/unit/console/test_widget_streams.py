@@ -329,7 +329,8 @@ def test_a_process_that_cannot_run_is_reported(harness: ConsoleHarness, source: 
 
 
 def test_who_may_read_a_stream(harness: ConsoleHarness, source: Source) -> None:
-    app = console_harness(declare(harness), streams=streams_of(source)).client
+    # A stream that opens ends, so that the test does.
+    app = console_harness(declare(harness), streams=streams_of(source, max_seconds=0.1)).client
     paths_refused = {"ada": ["internal", "none"], "eve": ["popular", "none"]}
 
     assert app.get(EVENTS).status_code == 401
