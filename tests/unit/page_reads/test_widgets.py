@@ -263,16 +263,19 @@ def test_the_last_message_is_always_the_result_of_now(
 
 
 class Typed(io.StringIO):
-    """An input whose end waits for an event."""
+    """An input whose end waits for an event, but not for ever."""
 
     def __init__(self, lines: str, until: Any) -> None:
         super().__init__(lines)
         self._until = until
+        self.has_ended = False
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]
         yield from self.getvalue().splitlines(keepends=True)
-        while not self._until():
+        deadline = time.monotonic() + PATIENCE_SECONDS / 4
+        while not self._until() and time.monotonic() < deadline:
             time.sleep(0.01)
+        self.has_ended = True
 
 
 def test_the_process_reads_what_its_input_names_until_it_ends(tmp_path: Path) -> None:
@@ -295,4 +298,10 @@ def test_the_process_reads_what_its_input_names_until_it_ends(tmp_path: Path) ->
 def test_the_process_ends_some_time_after_its_last_widget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "_IDLE_SECONDS", 0.05)
 
-    serve(Typed("", lambda: False), lambda message: None, WidgetReader(lambda _: shop(tmp_path)))
+    ended: list[bool] = []
+    lines = Typed("", lambda: ended)
+
+    serve(lines, lambda message: None, WidgetReader(lambda _: shop(tmp_path)))
+
+    assert not lines.has_ended
+    ended.append(True)
