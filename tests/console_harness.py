@@ -19,6 +19,7 @@ from deltaworks.console.cached_objects import CachedObjects, CatalogCache
 from deltaworks.console.console import Console, PageRenderer
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_context import PageContext
+from deltaworks.console.widget_streams import WidgetStreams
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -169,6 +170,7 @@ def console_harness(
     storage: Callable[[], ObjectStore] | None = None,
     clock: Callable[[], float] | None = None,
     renderer: PageRenderer | None = None,
+    streams: WidgetStreams | None = None,
 ) -> ConsoleHarness:
     """Returns a console over the project of DELTAWORKS_PROJECT, which must be this one."""
     catalog = load_catalog(root=project, skip_invalid=True)
@@ -188,7 +190,7 @@ def console_harness(
         catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
         renderer=renderer,
     )
-    return ConsoleHarness(catalog, objects, people, acts, TestClient(build_console(console)))
+    return ConsoleHarness(catalog, objects, people, acts, TestClient(build_console(console, streams=streams)))
 
 
 def page_context(

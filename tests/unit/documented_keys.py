@@ -87,6 +87,7 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
     "reference/pipeline/gold.md#gold-by-hours": (gold.AffectsSpec,),
     "reference/pipeline/references.md#references": (gold.ReferenceSpec, gold.ReferenceColumn),
     "reference/pipeline/references.md#views": (gold.ViewSpec, gold.AnnounceSpec),
+    "reference/pipeline/references.md#widgets": (gold.WidgetSpec,),
     "reference/pipeline/analysis.md#dashboards": (DashboardSpec, PanelSpec, SegmentSpec),
     "reference/pipeline/analysis.md#models": (models.ModelSpec, models.FoldsSpec, models.PublishSpec),
     "reference/pipeline/operations.md#maintenance": (MaintenanceSpec,),

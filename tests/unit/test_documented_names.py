@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from collector.request_handler import BODY_FORMS
-from deltaworks.console import application
+from deltaworks.console import application, widget_streams
 from deltaworks.console.actions import routes
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.operations.registry import OPERATIONS
@@ -215,6 +215,7 @@ ROUTE = re.compile(r"^(?:(?:GET|POST) )?(/[a-z][\w<>./-]*)(?:\?\S*)?$")
 @cache
 def console_routes() -> tuple[re.Pattern[str], ...]:
     declared = [*(page.route for page in PAGES), application.ROUTE, routes.ROUTE, f"{routes.ROUTE}/runs/{{run_id}}"]
+    declared.append(widget_streams.ROUTE)
     return tuple(
         re.compile("(?:/deltaworks)?" + re.sub(r"\\{\w+\\}", "[^/]+", re.escape(route))) for route in (*declared, "/")
     )

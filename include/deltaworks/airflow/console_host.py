@@ -42,6 +42,7 @@ from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects, Ca
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_process import PageProcess
+from deltaworks.console.widget_streams import WidgetStreams
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.operations.base import APPROVE_TASK
@@ -246,4 +247,4 @@ def build_host() -> FastAPI:
         catalog=catalog,
         renderer=None if os.environ.get(PAGE_PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_lake_keys),
     )
-    return build_console(console)
+    return build_console(console, streams=WidgetStreams(prepare=_set_lake_keys))

@@ -36,8 +36,10 @@ padding:1.25rem 1.25rem 3rem;
 color:var(--text);background:var(--page)}}
 nav{{margin-bottom:.5rem;display:flex;flex-wrap:wrap;gap:.25rem .75rem;align-items:center}}
 form{{display:inline-flex;flex-wrap:wrap;gap:.25rem .5rem;align-items:center}}
-input,button{{font:inherit;color:inherit;background:var(--card);border:1px solid var(--muted);border-radius:4px;
-padding:.05rem .4rem}}a{{color:inherit}}
+input,button,select{{font:inherit;color:inherit;background:var(--card);border:1px solid var(--muted);border-radius:4px;
+padding:.05rem .4rem}}a{{color:inherit}}[hidden]{{display:none!important}}
+.saved{{display:contents}}.saved button{{border:0;padding:0 .3rem;background:none;color:var(--muted);cursor:pointer}}
+nav a[aria-current]{{font-weight:600;text-decoration:none}}
 header{{margin-bottom:1rem}}header p{{margin:.15rem 0;color:var(--muted)}}
 h1{{font-size:1.5rem;line-height:1.2;margin:.2rem 0}}
 dl{{display:flex;flex-wrap:wrap;gap:.1rem .45rem;margin:.5rem 0 1rem;font-size:.85rem;color:var(--muted)}}

@@ -25,6 +25,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import certified_request
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
+from deltaworks.console.widget_streams import WidgetStreams, add_widget_streams
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import DeltaworksError
@@ -70,7 +71,7 @@ _NOT_LOGGED_IN, _MISSING = 401, 404
 _TITLES = {_NOT_LOGGED_IN: "Not allowed", 403: "Not allowed", _MISSING: "Not found", READING_STATUS: "Reading"}
 
 
-def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
+def build_console(console: Console, *, pages: Sequence[Page] = PAGES, streams: WidgetStreams | None = None) -> FastAPI:
     """Returns the application with all pages, which a host mounts or serves."""
 
     identify = Depends(console.authenticator.identify)
@@ -95,6 +96,7 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
         _add_page(app, console, page)
     add_actions(app, console)
     add_downloads(app, console)
+    add_widget_streams(app, console, streams or WidgetStreams())
     _add_error_pages(app, console)
     return app
 

@@ -29,7 +29,12 @@ _SCRIPT_SETTINGS: Final = (
 
 
 def dashboard_page(
-    answer: DashboardAnswer, *, refresh_seconds: int | None = None, is_served: bool = False, script: str = ""
+    answer: DashboardAnswer,
+    *,
+    refresh_seconds: int | None = None,
+    is_served: bool = False,
+    script: str = "",
+    segments_script: str = "",
 ) -> str:
     """Renders the page.
 
@@ -38,6 +43,7 @@ def dashboard_page(
         is_served: the console serves the page, so it has links and a form for the time span and filters.
         script: address of htmx, which renews the panels in place; without it, and in browsers without scripts, the
             page reloads.
+        segments_script: address of the script that saves filters by name.
     """
     dashboard = answer.dashboard
     title = dashboard.title or f"{answer.pipeline} {dashboard.name}"
@@ -54,6 +60,8 @@ def dashboard_page(
     panels = "".join(_panel(panel, answer) for panel in answer.panels)
     navigation = _navigation(answer, newest, is_current=refresh_seconds is not None) if is_served else ""
     head, polling = _renewal(refresh_seconds, script)
+    if segments_script and dashboard.filters:
+        head += f'<script src="{escape(segments_script)}" defer></script>'
     body = (
         f"{navigation}<div{polling}><header><h1>{escape(title)}</h1>{text}{_filter_note(answer)}"
         f"<dl>{''.join(header_items)}</dl></header><main>{panels}{marks_list(answer.marks)}</main></div>"

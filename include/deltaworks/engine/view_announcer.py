@@ -83,7 +83,7 @@ class ViewAnnouncer:
         rows = self._query_view(view)
         if rows is None:
             return None
-        digest = _rows_digest(rows)
+        digest = rows_digest(rows)
         key = paths.announced_view(self._pipeline, view.name)
         number, published = self._last_published(key)
         if published == digest:
@@ -247,7 +247,7 @@ def to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def _rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Computes a digest of a result that does not depend on the row order, which is undefined in SQL without
     ORDER BY."""
     texts = sorted(json.dumps(row, sort_keys=True) for row in rows)

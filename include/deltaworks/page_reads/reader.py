@@ -142,13 +142,16 @@ def certificates(*, namespace: str) -> Rows:
         return [{"certificates": chain.check_within_lake(), "head": False}]
 
 
-def draw_dashboard(*, pipeline: str, name: str, since: str, until: str, filters: str, script: str) -> str:
+def draw_dashboard(
+    *, pipeline: str, name: str, since: str, until: str, filters: str, script: str, segments_script: str
+) -> str:
     """Returns a dashboard as an HTML page. Without a time span it is the current one, which renews itself.
 
     Args:
         since, until: times as `parse_span` takes them.
         filters: values by filter, as JSON.
         script: address of the script that renews the page's panels; empty to reload the page.
+        segments_script: address of the script that saves filters by name.
 
     Raises:
         ConfigError: DASHBOARD_UNKNOWN, DASHBOARD_SPAN_INVALID.
@@ -164,7 +167,9 @@ def draw_dashboard(*, pipeline: str, name: str, since: str, until: str, filters:
     span = parse_span(dashboard, since=since, until=until)
     answer = load_dashboard(catalog, pipeline, dashboard, span, filters=json.loads(filters))
     refresh_seconds = None if since or until else dashboard.refresh_seconds
-    return dashboard_page(answer, refresh_seconds=refresh_seconds, is_served=True, script=script)
+    return dashboard_page(
+        answer, refresh_seconds=refresh_seconds, is_served=True, script=script, segments_script=segments_script
+    )
 
 
 QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {

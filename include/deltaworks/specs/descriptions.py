@@ -206,6 +206,16 @@ def bronze_personal_columns(spec: PipelineSpec, table: TableSpec) -> frozenset[s
     return frozenset((personal | undeclared) & {*table.column_types()})
 
 
+def result_personal_columns(spec: PipelineSpec) -> frozenset[str]:
+    """Returns the names of columns that are personal in some table of events or in quarantine; empty without personal
+    data.
+    """
+    if spec.privacy is None and not spec.private:
+        return frozenset()
+    named = (bronze_personal_columns(spec, table) for table in spec.tables)
+    return frozenset({REST_COLUMN, RESCUED_COLUMN, "raw"}).union(*named)
+
+
 _BATCH_COLUMNS: Final[dict[str, str]] = {
     "pipeline": "Name of the pipeline",
     "generation": "Generation of the offsets",

@@ -290,6 +290,16 @@ class AnnounceSpec(Spec):
     every_seconds: float = Field(default=5, ge=1, le=3600, description="polling interval")
 
 
+class WidgetSpec(Spec):
+    """Shows a view's result on a page of the console, and sends it to readers as server-sent events."""
+
+    title: str = Field(default="", max_length=120)
+    max_rows: int = Field(default=20, ge=1, le=200, description="rows that are sent, in the view's order")
+    every_seconds: float = Field(
+        default=5, ge=1, le=3600, description="interval at which the tables are checked for changes, for all readers"
+    )
+
+
 class ViewSpec(Spec):
     """A named query in DuckDB's dialect over tables and views of the pipeline."""
 
@@ -298,6 +308,7 @@ class ViewSpec(Spec):
     reads: tuple[Name, ...] = Field(min_length=1)
     description: str = ""
     announce: AnnounceSpec | None = Field(default=None, description="the stream publishes its result when it changed")
+    widget: WidgetSpec | None = Field(default=None, description="the console shows and sends its result")
 
 
 class _Reader(Protocol):

@@ -35,6 +35,8 @@ PAGES = (
     "/dashboards",
     "/erasures",
     "/erasures/players/certificates",
+    "/widgets",
+    "/widgets/games/busiest",
 )
 DASHBOARD = "/dashboards/games/noc?from=2026-03-01&to=2026-03-02"
 DASHBOARDS = """\
@@ -45,6 +47,14 @@ dashboards:
       - {title: Events by hour, chart: bar, x: hour, y: n, sql: panels/events.sql}
       - {title: All events, chart: number, y: n, sql: panels/total.sql}
 """
+VIEWS = """\
+views:
+  - name: busiest
+    sql: busiest.sql
+    reads: [events_per_hour]
+    widget: {title: Busiest hours, max_rows: 3, every_seconds: 1}
+"""
+BUSIEST = "SELECT hour, n FROM events_per_hour ORDER BY n DESC"
 PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
 HOSTILE = '<img src=x onerror=window.__xss=1>"><script>window.__xss=1</script>{{7*7}}\u202e'
 #: Pages that answer with 404, which a browser reports.
@@ -56,7 +66,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose streams contain untrusted text."""
     root = write_project(tmp_path_factory.mktemp("console") / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
-    declared.write_text(declared.read_text() + PRIVACY + DASHBOARDS)
+    declared.write_text(declared.read_text() + PRIVACY + DASHBOARDS + VIEWS)
+    (declared.parent / "busiest.sql").write_text(BUSIEST)
     panels = declared.parent / "panels"
     panels.mkdir()
     (panels / "events.sql").write_text("SELECT hour, n FROM events_per_hour WHERE hour >= $from AND hour < $to")
@@ -207,6 +218,25 @@ def test_a_page_updates_itself_and_keeps_the_focus(monitored_page: MonitoredPage
     page.wait_for_timeout(200)
 
     assert page.evaluate("document.activeElement.id") == "stream-games"
+
+
+def test_a_widget_shows_a_change_of_the_lake_without_a_reload(monitored_page: MonitoredPage, project: Path) -> None:
+    page = monitored_page.page
+    page.set_viewport_size({"width": 1280, "height": 900})
+    monitored_page.open("/widgets")
+    page.get_by_role("link", name="Busiest hours").click()
+    numbers = page.locator("tbody td.number")
+    numbers.first.get_by_text("233", exact=True).wait_for()
+    page.evaluate("() => { window.isFirstLoad = true; }")
+
+    later = START + timedelta(hours=10)
+    rows = [{"hour": later, "n": 900, "event_date": later.date()}]
+    put(load_catalog("local", root=project, skip_invalid=True), "events_per_hour", rows, "games")
+
+    numbers.first.get_by_text("900", exact=True).wait_for()
+    assert numbers.all_inner_texts() == ["900", "233", "226"]
+    assert page.evaluate("() => window.isFirstLoad")
+    assert monitored_page.wrong == []
 
 
 def test_airflows_navigation_shows_the_console_in_its_frame(monitored_page: MonitoredPage) -> None:

@@ -6,11 +6,13 @@ Skipped without `chromium` on the PATH. DELTAWORKS_SCREENSHOTS saves pictures of
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -19,9 +21,12 @@ from deltaworks.charts.page import section, with_legend, write_page
 from deltaworks.charts.plots import line_chart, row_chart
 from deltaworks.console.page_builder import DOCUMENT_HEADERS
 from deltaworks.console.rendering import assets
+from deltaworks.dashboards.answers import DashboardAnswer
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.specs.dashboards import DashboardSpec
 from tests.unit.charts.test_reports import BARS, LINES
 from tests.unit.charts.test_reports import OPTIONS as LINE_OPTIONS
-from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel, served_page
+from tests.unit.dashboards.test_page import ALL, HOSTILE, MARKS, SPAN, answer, at, page, panel, served_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -179,3 +184,103 @@ def test_panels_move_without_a_reload_under_the_consoles_policy(browser: Any) ->
     assert shown.evaluate("() => window.isFirstLoad")
     assert shown.locator("#renewed").count() == 1
     shown.close()
+
+
+def filtered_page(address: str) -> str:
+    """The page of a dashboard with two filters and a declared segment, as the console serves it at an address."""
+    declared = {
+        "name": "noc",
+        "title": "Operations",
+        "filters": ["isp", "device"],
+        "choices": "choices.sql",
+        "segments": [{"name": "TVs", "filters": {"device": "tv"}}],
+        "panels": [{"title": "t", "chart": "table", "sql": "t.sql"}],
+    }
+    shown = DashboardAnswer(
+        pipeline="shop",
+        dashboard=DashboardSpec.model_validate(declared),
+        span=SPAN,
+        at=SPAN.until,
+        panels=(answer(panel("number", y="n", title="Viewers"), "n", (7,)),),
+        filters={name: value for name, value in parse_qsl(urlsplit(address).query) if name in ("isp", "device")},
+        choices={"isp": ("Example & Co", "Other"), "device": ("phone", "tv")},
+    )
+    return dashboard_page(shown, refresh_seconds=60, is_served=True, segments_script="../../assets/1/segments.js")
+
+
+def serve_filtered(route: Any) -> None:
+    if route.request.url.endswith("segments.js"):
+        route.fulfill(body=assets()["segments.js"].data, content_type="text/javascript")
+        return
+    headers = dict(DOCUMENT_HEADERS) | {"Content-Type": "text/html; charset=utf-8"}
+    route.fulfill(body=filtered_page(route.request.url), headers=headers)
+
+
+def test_a_segment_is_saved_by_name_used_and_deleted(browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    context.route("**/*", serve_filtered)
+    shown, address = context.new_page(), "http://console.test/dashboards/shop/noc"
+    shown.goto(address)
+    save = shown.get_by_role("button", name="save segment")
+    assert not save.is_visible(), "there is no filter to save"
+
+    shown.get_by_label("isp").select_option("Example & Co")
+    shown.get_by_label("from").fill("2026-03-01T00:00")
+    shown.get_by_role("button", name="show").click()
+    shown.get_by_label("Name of the segment").fill(HOSTILE)
+    save.click()
+    shown.goto(f"{address}?device=phone")
+    assert shown.get_by_role("link", name=HOSTILE).get_attribute("aria-current") is None
+    shown.get_by_label("Name of the segment").fill("Phones")
+    save.click()
+    assert shown.get_by_role("link", name="Phones").get_attribute("aria-current") == "page"
+
+    other = context.new_page()
+    other.goto(address)
+    assert other.locator("a.segment").all_inner_texts() == ["TVs", HOSTILE, "Phones"]
+    other.get_by_role("link", name=HOSTILE).click()
+    other.wait_for_url("**?isp=Example+%26+Co")
+    assert other.get_by_label("isp").input_value() == "Example & Co"
+    assert other.evaluate("() => window.__xss ?? null") is None
+    other.get_by_role("button", name=f"Delete segment {HOSTILE}").click()
+    assert other.locator("a.segment").all_inner_texts() == ["TVs", "Phones"]
+    shown.get_by_role("link", name=HOSTILE).wait_for(state="detached")
+
+    other.goto("http://console.test/dashboards/shop/other")
+    assert other.locator("a.segment").all_inner_texts() == ["TVs"], "another dashboard has its own"
+    context.close()
+
+
+@pytest.mark.parametrize(
+    "stored", ["no JSON", "{}", "[1, null]", '[{"name": "x"}]', '[{"name": "x", "query": "no=1"}]']
+)
+def test_unusable_segments_of_the_browser_are_ignored(browser: Any, stored: str) -> None:
+    context = browser.new_context()
+    context.route("**/*", serve_filtered)
+    context.add_init_script(f"localStorage.setItem('deltaworks.segments:/dashboards/shop/noc', {json.dumps(stored)})")
+    complaints: list[str] = []
+    shown = context.new_page()
+    shown.on("pageerror", lambda error: complaints.append(str(error)))
+
+    shown.goto("http://console.test/dashboards/shop/noc?device=tv")
+
+    shown.get_by_role("button", name="save segment").wait_for()
+    assert (shown.locator("a.segment").all_inner_texts(), complaints) == (["TVs"], [])
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_saved_segments_fit_on_every_screen(browser: Any, scheme: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 700}, color_scheme=scheme)
+    context.route("**/*", serve_filtered)
+    shown = context.new_page()
+    for device, name in (("tv", "Televisions in living rooms"), ("phone", "Phones")):
+        shown.goto(f"http://console.test/dashboards/shop/noc?device={device}&isp=Other")
+        shown.get_by_label("Name of the segment").fill(name)
+        shown.get_by_role("button", name="save segment").click()
+
+    assert shown.evaluate("() => document.documentElement.scrollWidth") <= width
+    if folder := os.environ.get("DELTAWORKS_SCREENSHOTS"):
+        shown.screenshot(path=str(Path(folder) / f"segments-{scheme}-{width}.png"))
+    context.close()

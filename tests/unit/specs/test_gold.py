@@ -312,3 +312,40 @@ def test_gold_without_a_lag_has_no_schedule_and_is_left_to_no_stream() -> None:
     spec = hourly()
 
     assert (spec.gold.schedule, spec.gold.lag_of("minutes"), spec.gold.stream_refreshed_tables) == (None, None, ())
+
+
+PERSONAL_WIDGET = """\
+pipeline: games
+description: games
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: deltaworks-landing, prefix: games/}
+event: {name: {path: name}, time: {path: time}}
+private: [{path: address, keep: network}]
+tables:
+  - name: plays
+    when: {name: play}
+    columns: [{name: title, path: title, type: string}, {name: home, path: address, type: string}]
+views:
+  - {name: popular, sql: popular.sql, reads: [plays], widget: {}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT title, count(*) AS n FROM plays GROUP BY title", ""),
+        ("SELECT title, count(DISTINCT home) AS homes FROM plays GROUP BY title", ""),
+        ("SELECT title, home FROM plays", "popular.sql has the personal column 'home'"),
+        ("SELECT * FROM plays", "personal column"),
+    ],
+)
+def test_a_widget_shows_no_personal_columns(tmp_path: Path, sql: str, message: str) -> None:
+    (tmp_path / "pipeline.yaml").write_text(PERSONAL_WIDGET)
+    (tmp_path / "popular.sql").write_text(sql)
+
+    declaration = read_declaration(tmp_path / "pipeline.yaml")
+
+    errors = [*gold_sql_errors(PipelineSpec.model_validate(declaration.data), declaration)]
+
+    assert [error.key for error in errors] == ["views.0.widget"] * (len(errors) if message else 0)
+    assert any(message in error.text for error in errors) == bool(message)

@@ -12,7 +12,7 @@ from typing import Final
 
 from deltaworks.console.page_context import PageContext, PageError, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.rendering import assets
+from deltaworks.console.rendering import asset_path
 from deltaworks.console.table_reads import DASHBOARD_LIMITS, read_tables, release_while_waiting
 from deltaworks.dashboards.page import parse_span
 from deltaworks.errors import ConfigError
@@ -113,7 +113,6 @@ class _DrawnDashboards:
 
 
 def _draw(pipeline: str, dashboard: DashboardSpec, filters: str, *, since: str = "", until: str = "") -> str:
-    htmx = assets().get("htmx.min.js")
     answer = read_tables(
         "dashboard",
         limits=DASHBOARD_LIMITS,
@@ -122,7 +121,8 @@ def _draw(pipeline: str, dashboard: DashboardSpec, filters: str, *, since: str =
         since=since,
         until=until,
         filters=filters,
-        script="" if htmx is None else f"../../assets/{htmx.digest}/htmx.min.js",
+        script=_script("htmx.min.js"),
+        segments_script=_script("segments.js"),
     )
     if answer.unfinished:
         raise PageError(
@@ -133,6 +133,12 @@ def _draw(pipeline: str, dashboard: DashboardSpec, filters: str, *, since: str =
     if answer.problem:
         raise PageError(f"The dashboard could not be drawn. {answer.problem}", status=_FAILED)
     return answer.document
+
+
+def _script(name: str) -> str:
+    """Returns the address of a script relative to a dashboard's; empty if the file is missing."""
+    path = asset_path(name)
+    return f"../..{path}" if path else ""
 
 
 _DRAWN: Final = _DrawnDashboards()

@@ -26,6 +26,7 @@ from deltaworks.console.pages import (
     table,
     table_read_pages,
     tables,
+    widgets,
 )
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import OpenIssue, alert_dag
@@ -90,6 +91,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *nights.PAGES,
     *gold.PAGES,
     *dashboards.PAGES,
+    *widgets.PAGES,
     lineage.PAGE,
     costs.PAGE,
     *mutations.PAGES,

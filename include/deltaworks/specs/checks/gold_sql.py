@@ -12,6 +12,7 @@ from deltaworks.specs.alert_rule import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
 from deltaworks.specs.base import KeyPath
 from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+from deltaworks.specs.descriptions import result_personal_columns
 from deltaworks.specs.gold import GoldTableSpec, build_order, find_cycle, view_name, view_order
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS, ModelSpec
 from deltaworks.specs.mutation import NAMES_COLUMNS
@@ -245,6 +246,8 @@ def _view_errors(
     """Yields errors in the SQL of views. They may also read the engine's tables, whose columns are not checked."""
     if find_cycle(spec.views):
         return
+    positions = {view.name: index for index, view in enumerate(spec.views)}
+    personal = result_personal_columns(spec)
     for view in view_order(spec.views):
         path = declaration.path.parent / view.sql
         columns[view.name] = None
@@ -252,6 +255,10 @@ def _view_errors(
             tables = {name: columns.get(name) for name in view.reads}
             columns[view.name], errors = read_sql_file(path, tables, spec, cache, purpose="view")
             yield from errors
+        for name in columns[view.name] or () if view.widget is not None else ():
+            if name in personal:
+                text = f"the result of {view.sql} has the personal column {name!r}; remove it, or declare no widget"
+                yield declaration.error_at(("views", positions[view.name], "widget"), text)
 
 
 def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:

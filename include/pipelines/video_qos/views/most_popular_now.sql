@@ -4,3 +4,4 @@ SELECT n.newest_at, v.media_id, max(v.media_label) AS media_label, count(*) AS c
 FROM newest AS n JOIN views_now AS v ON v.event_time >= n.newest_at - INTERVAL 20 SECOND
 WHERE v.event_name <> 'end' AND NOT coalesce(v.fatal, false)
 GROUP BY n.newest_at, v.media_id
+ORDER BY concurrent_viewers DESC, v.media_id
