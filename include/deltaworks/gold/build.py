@@ -367,14 +367,16 @@ class _BuildRun:
     def _build_table(self, job: TableJob, views: InputViews, merged: Answer | None) -> None:
         name, requested = job.plan.table.name, self._full or self._dates is not None
         try:
-            result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested, merged=merged)
+            job, result = _build_or_skip(
+                self._spark, self._lake, self._spec, job, views, requested=requested, merged=merged
+            )
             for _ in range(_MAX_REPLANS):
                 if result.reason != _OVERTAKEN_REASON or self._listener is not None:
                     break
                 # The other build may have read older inputs. Plan again, so that the table contains at least the pinned
                 # versions.
                 job = self._plan_table(job.plan.table, job.inputs) or job
-                result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
+                job, result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
             if result.failed_checks and self._listener is not None:
                 self._results[name] = result
                 raise_failed_checks(self._spec.pipeline, {name: list(result.failed_checks)})
@@ -384,8 +386,6 @@ class _BuildRun:
             self._fail(job.plan.table, error)
             return
         self._results[name] = result
-        if result.partitions is None and not job.plan.full:
-            job = job.as_full(result.reason)
         describe_gold(self._lake, self._spec, job)
         if result.failed_checks:
             failed = ", ".join(str(check) for check in result.failed_checks)
@@ -438,15 +438,17 @@ def _build_or_skip(
     *,
     requested: bool,
     merged: Answer | None = None,
-) -> GoldTableResult:
-    """Builds a table. If another build committed first, a table that the stream refreshes is reported as skipped.
+) -> tuple[TableJob, GoldTableResult]:
+    """Builds a table; returns the job and its result like `build_table`.
+
+    If another build committed first, a table that the stream refreshes is reported as skipped.
 
     Args:
         requested: whether the build was requested explicitly; then a conflict is raised instead.
     """
     try:
         committed = None if merged is None else commit_merged(lake, spec, job, merged)
-        return committed or build_table(spark, lake, spec, job, views)
+        return (job, committed) if committed is not None else build_table(spark, lake, spec, job, views)
     except Exception as error:
         deltaworks_error = as_deltaworks_error(error)
         has_other_builder = job.plan.table in spec.gold.stream_refreshed_tables
@@ -458,7 +460,7 @@ def _build_or_skip(
             job.plan.table.name,
             deltaworks_error,
         )
-        return GoldTableResult(job.plan.table.name, True, _OVERTAKEN_REASON, job.built_from)
+        return job, GoldTableResult(job.plan.table.name, True, _OVERTAKEN_REASON, job.built_from)
 
 
 def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:

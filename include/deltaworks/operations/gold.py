@@ -174,7 +174,7 @@ def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = (
 
 
 def _built(lake: Lake, key: str) -> GoldExplanation:
-    from deltaworks.gold.table_build import ENGINE
+    from deltaworks.gold.table_commit import ENGINE
     from deltaworks.tables.log import commit_history
 
     opened = lake.open(key)
