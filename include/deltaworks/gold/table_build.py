@@ -27,7 +27,6 @@ from deltaworks.gold.pinned_inputs import BuiltFrom, PinnedInput, fingerprint, r
 from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild, with_dates
 from deltaworks.gold.small_write import file_effect_of, has_same_columns
 from deltaworks.gold.table_commit import (
-    PARTIAL_SUMS,
     SPARK,
     BuildCommit,
     Engine,
@@ -58,7 +57,9 @@ class GoldTableResult:
     - `partitions`: the rebuilt dates or values; None for all.
     - `version`: the commit; None without one.
     - `spark_work_count`: 1 if a check without Spark found work for the table.
-    - `engine`: what computed the answer: Spark, or partial sums (`gold.incremental`); None without one.
+    - `engine`: what computed the answer: Spark, DuckDB in this process (`gold.small_build`), or partial sums
+      (`gold.incremental`); None without one.
+    - `spark_reason`: why Spark computed it, if builds of few rows were to do without.
     """
 
     table: str
@@ -74,6 +75,7 @@ class GoldTableResult:
     checks_passed: bool = True
     spark_work_count: int = 0
     engine: Engine | None = None
+    spark_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +370,7 @@ def build_table(
     try:
         failures = _failed_checks(spark, lake, job, answer, state) if run_checks else []
         if failures:
-            return job, _unpublished(job, failures, seconds=time.monotonic() - started)
+            return job, unpublished(job, failures, seconds=time.monotonic() - started)
         version, rows = write_answer(answer, lake, job.commit(spec, SPARK), state, spec=spec, views=views)
     except Exception as error:
         if (specific := _known_error(job, error)) is not None:
@@ -391,7 +393,7 @@ def build_table(
     )
 
 
-def _unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> GoldTableResult:
+def unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> GoldTableResult:
     """Returns the result of a table whose answer fails its checks."""
     return GoldTableResult(
         job.plan.table.name,
@@ -404,8 +406,10 @@ def _unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> G
     )
 
 
-def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer) -> GoldTableResult | None:
-    """Commits an answer of partial sums, in one commit like `build_table`.
+def commit_answer(
+    lake: Lake, spec: PipelineSpec, job: TableJob, answer: Answer, *, engine: Engine
+) -> GoldTableResult | None:
+    """Commits an answer that was computed without Spark, in one commit like `build_table`. Runs no checks.
 
     Returns None if it is too large for one process, or its columns differ; Spark builds the table then.
 
@@ -415,10 +419,10 @@ def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer)
     started = time.monotonic()
     state = state_at(lake, lake.objects, job.key)
     try:
-        rows = as_declared(merged.rows, parse_schema_string(state.metadata["schemaString"]))
+        rows = as_declared(answer.rows, parse_schema_string(state.metadata["schemaString"]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    committed = replace_part(rows, lake, job.commit(spec, PARTIAL_SUMS), state)
+    committed = replace_part(rows, lake, job.commit(spec, engine), state)
     if committed is None:
         return None
     version, count = committed
@@ -429,10 +433,10 @@ def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer)
         built_from=job.built_from,
         partitions=job.plan.output.labels,
         rows=count,
-        duplicates_dropped=merged.duplicates,
+        duplicates_dropped=answer.duplicates,
         version=version,
         seconds=time.monotonic() - started,
-        engine=PARTIAL_SUMS,
+        engine=engine,
     )
 
 
@@ -465,11 +469,15 @@ def _failed_checks(
 ) -> list[str]:
     """Returns the failed checks. Requested dates without events stay empty, and need no row for `min_rows`."""
     table, published = job.plan.table, _rows_for_drop_check(spark, lake, job)
-    allow_empty = False
-    if job.previous_build is not None and state is not None:
-        effect_of = file_effect_of(job.plan.output, table)
-        allow_empty = all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
-    return failed_checks(table, answer, published, allow_empty=allow_empty)
+    return failed_checks(table, answer, published, allow_empty=may_be_empty(job, state))
+
+
+def may_be_empty(job: TableJob, state: TableState | None) -> bool:
+    """Whether no row is right for requested dates: the table, at `state`, has none for them either."""
+    if job.previous_build is None or state is None:
+        return False
+    effect_of = file_effect_of(job.plan.output, job.plan.table)
+    return all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
 
 
 def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:

@@ -34,8 +34,9 @@ OPERATION = "rebuild_gold"
 #: Keys of `userMetadata`: what identifies a build's commit, and what computed its rows.
 _BUILD_ID = "build"
 ENGINE = "engine"
-Engine = Literal["Spark", "partial sums"]
+Engine = Literal["Spark", "DuckDB", "partial sums"]
 SPARK: Final = "Spark"
+DUCKDB: Final = "DuckDB"
 PARTIAL_SUMS: Final = "partial sums"
 
 

@@ -242,7 +242,7 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
 
     with batch_lineage(context.catalog, context.subject, "gold") as lineage:
         result = rebuild_gold(
-            context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
+            context.spark, context.catalog, context.subject, tables=tables, full=options.full, dates=dates
         )
         for table in result.tables:
             if table.version is not None:
