@@ -175,11 +175,14 @@ class _Select(RowReader):
         clause = self._select.args.get("group")
         if clause is None:
             return ""
-        if any(value for name, value in clause.args.items() if name != "expressions"):
+        if any(value for name, value in clause.args.items() if name not in ("expressions", "all")):
             raise UnsupportedSqlError("its GROUP BY has grouping sets", clause)
+        expressions = clause.expressions
+        if clause.args.get("all"):
+            expressions = [each for each in self._select.expressions if each.find(exp.AggFunc) is None]
         groups: dict[str, exp.Expression] = {}
-        for expression in clause.expressions:
-            resolved = self._resolved_group(expression)
+        for expression in expressions:
+            resolved = self.plain(expression) if clause.args.get("all") else self._resolved_group(expression)
             if resolved.find(exp.Column) is None:
                 raise UnsupportedSqlError("it groups by a constant", expression)
             groups[self._compared(resolved)] = resolved
