@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -34,11 +34,10 @@ from deltaworks.errors import (
     combined_error,
 )
 from deltaworks.gold.answer import raise_failed_checks
-from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.model_tables import refresh_external_inputs
-from deltaworks.gold.partial_sums import Answer
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, record_failed, record_refreshed
+from deltaworks.gold.plan import Answer
 from deltaworks.gold.small_build import SmallBuilds
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_answer, describe_gold, plan_job
 from deltaworks.gold.table_commit import PARTIAL_SUMS
@@ -50,6 +49,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.rewrite import SparkRequiredError
+
+if TYPE_CHECKING:
+    from deltaworks.gold.incremental import IncrementalGold
 
 SessionFactory = Callable[[], SparkSession]
 CAUSE = "FAILURE_PREDICTED"
@@ -307,6 +309,8 @@ class _BuildRun:
         self._small = SmallBuilds(self._lake, spec) if callable(spark) else None
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         if incremental is None and any(table.refresh in _FROM_NEW_ROWS for table in selection):
+            from deltaworks.gold.incremental import IncrementalGold
+
             incremental = IncrementalGold(self._lake, spec)
         self._incremental = incremental
         self._gold = {table.name for table in spec.gold.tables}

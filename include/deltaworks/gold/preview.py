@@ -18,10 +18,9 @@ import pyarrow as pa
 
 from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.errors import ConfigError
-from deltaworks.gold.partial_sums import Answer
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part, dedupe_window_part, shift_dates, window_size
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs
-from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
+from deltaworks.gold.plan import Answer, GoldPlan, affected_days, dated_plan, full_plan
 from deltaworks.gold.references import reference_rows
 from deltaworks.gold.translation import Difference, Translation, translate
 from deltaworks.specs.base import nearest_names_hint

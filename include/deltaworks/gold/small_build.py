@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.file_scan import has_plain_files
-from deltaworks.gold.partial_sums import Answer
 from deltaworks.gold.pinned_inputs import InputSizes, PinnedInput
+from deltaworks.gold.plan import Answer
 from deltaworks.gold.preview import planned_answer
 from deltaworks.gold.table_build import GoldTableResult, TableJob, commit_answer, may_be_empty, unpublished
 from deltaworks.gold.table_commit import DUCKDB

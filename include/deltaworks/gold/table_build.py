@@ -22,9 +22,17 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import DeltaworksError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
 from deltaworks.gold.input_views import InputViews, filter_part
-from deltaworks.gold.partial_sums import Answer, as_declared
 from deltaworks.gold.pinned_inputs import BuiltFrom, PinnedInput, fingerprint, read_built_from
-from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild, with_dates
+from deltaworks.gold.plan import (
+    Answer,
+    GoldPlan,
+    as_declared,
+    changes_by_row_diff,
+    dated_plan,
+    full_plan,
+    plan_rebuild,
+    with_dates,
+)
 from deltaworks.gold.small_write import file_effect_of, has_same_columns
 from deltaworks.gold.table_commit import (
     SPARK,

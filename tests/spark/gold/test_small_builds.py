@@ -18,8 +18,8 @@ from deltaworks.control import paths
 from deltaworks.fixtures.run import FixtureLake
 from deltaworks.fixtures.spec import Fixture, load_fixtures
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.partial_sums import as_declared
 from deltaworks.gold.pinned_inputs import pin_inputs
+from deltaworks.gold.plan import as_declared
 from deltaworks.gold.small_build import SmallBuilds, _fits
 from deltaworks.gold.table_build import GoldTableResult, TableJob, plan_job
 from deltaworks.gold.table_commit import DUCKDB, SPARK
