@@ -179,7 +179,9 @@ class _Select(RowReader):
             raise UnsupportedSqlError("its GROUP BY has grouping sets", clause)
         expressions = clause.expressions
         if clause.args.get("all"):
-            expressions = [each for each in self._select.expressions if each.find(exp.AggFunc) is None]
+            expressions = [
+                projection for projection in self._select.expressions if projection.find(exp.AggFunc) is None
+            ]
         groups: dict[str, exp.Expression] = {}
         for expression in expressions:
             resolved = self.plain(expression) if clause.args.get("all") else self._resolved_group(expression)
@@ -260,12 +262,13 @@ class _Select(RowReader):
         extra = {name for name, value in window.args.items() if value} - {"this", "partition_by", "order", "over"}
         if extra or not isinstance(window.this, exp.RowNumber) or order is None or self._groups is not None:
             raise UnsupportedSqlError("it is no row_number() over rows", window)
-        ordered = [(self._ordered(each), self.plain(each.this)) for each in order.expressions]
-        used = {each.name for each in [*partition, *(each for _, each in ordered)] if isinstance(each, exp.Column)}
+        ordered = [(self._ordered(term), self.plain(term.this)) for term in order.expressions]
+        terms = [*partition, *(term for _, term in ordered)]
+        used = {term.name for term in terms if isinstance(term, exp.Column)}
         sources = list(self._sources.values())
         if len(sources) != 1 or not sources[0].relation.key or not sources[0].relation.key <= used:
             raise UnsupportedSqlError("two rows may be equal in its order", window)
-        partitions = [self._compared(each) for each in partition]
+        partitions = [self._compared(term) for term in partition]
         by = f"PARTITION BY {', '.join(partitions)} " if partitions else ""
         return f"CAST(row_number() OVER ({by}ORDER BY {', '.join(text for text, _ in ordered)}) AS INTEGER)"
 

@@ -88,7 +88,7 @@ class RowReader(ABC):
 
     @abstractmethod
     def name_alike(self, column: exp.Column) -> None:
-        """Changes a column to the form in which equal columns are equal, whatever their SQL says of the table."""
+        """Writes a column, with or without its table, in the one form by which columns are compared."""
 
     def plain(self, expression: exp.Expression) -> exp.Expression:
         """Returns an expression without alias and parentheses, with its columns in one form, to compare it."""
