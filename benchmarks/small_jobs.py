@@ -4,6 +4,7 @@
 - `replay`: replays half of the events from quarantine, after a table for them has been declared.
 - `restore`: restores a table to the version before its rows.
 - `gold_build`: builds a gold table for the first time, by spark-submit.
+- `gold_build_small`: builds one date of a gold table again, by the command and, as the other side, by a Spark session.
 
 Each job is a process, measured from start to end, on a copy of one lake on local disk; its result is verified.
 `cpu_seconds` is the CPU time of its processes; compare this value on a busy machine.
@@ -11,6 +12,7 @@ Each job is a process, measured from start to end, on a copy of one lake on loca
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import resource
 import subprocess
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Options, Result, TinySize, target_result
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, TinySize, measure, target_result
 from benchmarks.scratch_folders import copy_template
 from benchmarks.small_reprocess import PIPELINE, UNDECLARED_KIND, land_events, small_project
 from benchmarks.spark_submit import link_library, submit
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[1]
 _TARGET_SECONDS = 25.0
 _EVENTS, _UNDECLARED_EVERY = 6_000, 2
+_DATE = dt.date(2026, 1, 1)
 _UNDECLARED_EVENTS = _EVENTS // _UNDECLARED_EVERY
 
 
@@ -102,7 +105,70 @@ def run(options: Options) -> list[Result]:
             results.append(
                 target_result(BENCHMARK.name, job.name, seconds, target=_TARGET_SECONDS, sizes=sizes, parts=parts)
             )
+        results += _measure_small_build(template, options)
     return results
+
+
+def _measure_small_build(template: Path, options: Options) -> list[Result]:
+    """Builds a date of a gold table that exists, by the command and by Spark in turn."""
+    from deltaworks.gold.table_commit import DUCKDB, SPARK
+
+    with copy_template(template) as root:
+        _run(next(job for job in _JOBS if job.name == "gold_build"), root)
+        command = ("deltaworks.cli", "gold", "build", PIPELINE, "--tables", "daily", "--dates", str(_DATE))
+        comparison = Comparison(
+            metric="gold_build_small",
+            ours=Side("command", _DateBuild(root, command, DUCKDB)),
+            other=Side("spark_session", _DateBuild(root, ("benchmarks.small_jobs", str(root)), SPARK)),
+            sizes={"events": _EVENTS, "dates": 1},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _DateBuild:
+    """One build of a date in a process, of which the commit says that `engine` has computed it."""
+
+    root: Path
+    command: tuple[str, ...]
+    engine: str
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.control import paths
+        from deltaworks.gold.table_commit import ENGINE
+        from deltaworks.tables.lake import Lake
+        from deltaworks.tables.log import commit_history
+
+        lake, key = Lake(small_project(self.root).environment.lake), paths.table(PIPELINE, "daily")
+        rows = _rows(lake, key)
+        variables = {"PYTHONPATH": f"{_ROOT / 'include'}{os.pathsep}{_ROOT}", "DELTAWORKS_PROJECT": str(self.root)}
+        before = _child_cpu_seconds()
+        with clock:
+            done = subprocess.run(
+                [sys.executable, "-m", *self.command],
+                env=os.environ | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+        clock.record(cpu_seconds=round(_child_cpu_seconds() - before, 2))
+        opened = lake.open(key)
+        newest = () if opened is None else commit_history(lake, key, newest=opened.version(), limit=1)
+        engines = [commit.metadata.get(ENGINE) for commit in newest]
+        if done.returncode or engines != [self.engine] or _rows(lake, key) != rows:
+            raise RuntimeError(f"the build by {self.engine} failed, or another engine built:\n{done.stdout[-2_000:]}")
+
+
+def main(root: str) -> None:
+    """Builds the date in a Spark session, as the command does for tables that are left to Spark."""
+    from deltaworks.gold.build import rebuild_gold
+    from deltaworks.tables.spark.session import build_session
+
+    catalog = small_project(Path(root))
+    session = build_session(catalog.environment, app_name="small_jobs")
+    rebuild_gold(session, catalog, PIPELINE, tables=["daily"], dates=frozenset([_DATE]))
+    session.stop()
 
 
 def _run(job: _Job, root: Path) -> tuple[float, float]:
@@ -146,3 +212,6 @@ BENCHMARK = Benchmark(
     run=run,
     tiny=TinySize(constants={"_EVENTS": 600, "_UNDECLARED_EVENTS": 300}),
 )
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -33,20 +34,26 @@ from deltaworks.errors import (
     combined_error,
 )
 from deltaworks.gold.answer import raise_failed_checks
-from deltaworks.gold.incremental import IncrementalGold
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.model_tables import refresh_external_inputs
-from deltaworks.gold.partial_sums import Answer
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, record_failed, record_refreshed
-from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_merged, describe_gold, plan_job
+from deltaworks.gold.plan import Answer
+from deltaworks.gold.small_build import SmallBuilds
+from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_answer, describe_gold, plan_job
+from deltaworks.gold.table_commit import PARTIAL_SUMS
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec, build_order
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, build_order
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.rewrite import SparkRequiredError
 
+if TYPE_CHECKING:
+    from deltaworks.gold.incremental import IncrementalGold
+
+SessionFactory = Callable[[], SparkSession]
 CAUSE = "FAILURE_PREDICTED"
 _MAX_NAMED_ROWS = 10
 _EXPECTATIONS = {"begins": "to begin", "absent": "to stay away"}
@@ -177,7 +184,7 @@ class BuildListener(Protocol):
 
 
 def rebuild_gold(
-    spark: SparkSession,
+    spark: SparkSession | SessionFactory,
     catalog: Catalog,
     pipeline: str,
     *,
@@ -193,6 +200,8 @@ def rebuild_gold(
     fails; a table that the stream keeps fresh is skipped instead.
 
     Args:
+        spark: an open session, which computes all answers but those of `incremental`; or a function that opens one. It
+            is called only if a table is left to Spark: single dates of few rows are built in this process.
         tables: names of gold tables; by default all of the pipeline.
         full: rebuild all rows.
         dates: rebuild exactly these dates. Other changes are left to the next build without dates.
@@ -248,12 +257,42 @@ def raise_failures(
         raise combined_error("GOLD_TABLES_FAILED", [*errors, checks], tables=tables) from checks
 
 
+class _LazyViews:
+    """Views of the inputs in a Spark session. Neither exists until the first table is left to Spark."""
+
+    def __init__(self, spark: SparkSession | SessionFactory, lake: Lake, dedupe: DedupeSpec | None) -> None:
+        self._spark, self._lake, self._dedupe = spark, lake, dedupe
+        self._inputs: dict[str, PinnedInput] = {}
+        self._opened: tuple[SparkSession, InputViews] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add_inputs(self, inputs: Mapping[str, PinnedInput]) -> None:
+        """Adds inputs, such as gold tables that this run has built."""
+        self._inputs.update(inputs)
+        if self._opened is not None:
+            self._opened[1].add_inputs(inputs)
+
+    def open(self) -> tuple[SparkSession, InputViews]:
+        """Returns the session and the views of all inputs; opens the session at the first call."""
+        if self._opened is None:
+            session = self._spark() if callable(self._spark) else self._spark
+            views = InputViews(session, self._lake, self._inputs, self._dedupe)
+            self._opened = session, self._stack.enter_context(views)
+        return self._opened
+
+
 class _BuildRun:
     """Builds several tables from the same pinned inputs. Duplicate events are found once for all of them."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | SessionFactory,
         catalog: Catalog,
         spec: PipelineSpec,
         selection: Sequence[GoldTableSpec],
@@ -263,11 +302,15 @@ class _BuildRun:
         listener: BuildListener | None,
         incremental: IncrementalGold | None,
     ) -> None:
-        self._spark, self._catalog, self._spec, self._selection = spark, catalog, spec, selection
+        self._catalog, self._spec, self._selection = catalog, spec, selection
         self._full, self._dates, self._listener = full, dates, listener
         self._lake = Lake(catalog.environment.lake)
+        self._views = _LazyViews(spark, self._lake, spec.gold.dedupe)
+        self._small = SmallBuilds(self._lake, spec) if callable(spark) else None
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         if incremental is None and any(table.refresh in _FROM_NEW_ROWS for table in selection):
+            from deltaworks.gold.incremental import IncrementalGold
+
             incremental = IncrementalGold(self._lake, spec)
         self._incremental = incremental
         self._gold = {table.name for table in spec.gold.tables}
@@ -284,18 +327,22 @@ class _BuildRun:
         jobs: dict[str, TableJob | None] = {
             table.name: self._plan_table(table, inputs) for table in self._selection if not self._gold & {*table.reads}
         }
-        with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
+        with self._views as views:
+            views.add_inputs(inputs)
             work = [job for job in jobs.values() if job is not None and job.plan.has_work]
             merged = {} if self._incremental is None else self._incremental.answers(work)
-            views.prepare([(job.plan, job.sql) for job in work if job.plan.table.name not in merged])
+            others = [job for job in work if job.plan.table.name not in merged]
+            left_to_spark = [job for job in others if self._small is None or self._small.reason_for_spark(job)]
+            if left_to_spark:
+                views.open()[1].prepare([(job.plan, job.sql) for job in left_to_spark])
             for table in self._selection:
                 if (held_back := _blocked_result(table, self._results, self.errors)) is not None:
                     self._results[table.name] = held_back
                     continue
                 if table.name not in jobs:
-                    jobs[table.name] = self._plan_reader_of_gold(table, inputs, views)
+                    jobs[table.name] = self._plan_reader_of_gold(table, inputs)
                 if (job := jobs[table.name]) is not None:
-                    self._build_table(job, views, merged.get(table.name))
+                    self._build_table(job, merged.get(table.name))
         return self._results
 
     def _pin_shared_inputs(self, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -310,16 +357,14 @@ class _BuildRun:
                         self._fail(table, error)
         return pinned
 
-    def _plan_reader_of_gold(
-        self, table: GoldTableSpec, inputs: Mapping[str, PinnedInput], views: InputViews
-    ) -> TableJob | None:
+    def _plan_reader_of_gold(self, table: GoldTableSpec, inputs: Mapping[str, PinnedInput]) -> TableJob | None:
         """Plans a table that reads gold tables, which are pinned only now, after this run has built them."""
         try:
             gold = pin_inputs(self._lake, self._spec, [name for name in table.reads if name in self._gold])
         except Exception as error:
             self._fail(table, error)
             return None
-        views.add_inputs({**inputs, **gold})
+        self._views.add_inputs({**inputs, **gold})
         return self._plan_table(table, {**inputs, **gold})
 
     def _fail(self, table: GoldTableSpec, error: Exception) -> None:
@@ -364,17 +409,17 @@ class _BuildRun:
             return None
         return job
 
-    def _build_table(self, job: TableJob, views: InputViews, merged: Answer | None) -> None:
-        name, requested = job.plan.table.name, self._full or self._dates is not None
+    def _build_table(self, job: TableJob, merged: Answer | None) -> None:
+        name = job.plan.table.name
         try:
-            result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested, merged=merged)
+            job, result = self._build_or_skip(job, merged)
             for _ in range(_MAX_REPLANS):
                 if result.reason != _OVERTAKEN_REASON or self._listener is not None:
                     break
                 # The other build may have read older inputs. Plan again, so that the table contains at least the pinned
                 # versions.
                 job = self._plan_table(job.plan.table, job.inputs) or job
-                result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
+                job, result = self._build_or_skip(job)
             if result.failed_checks and self._listener is not None:
                 self._results[name] = result
                 raise_failed_checks(self._spec.pipeline, {name: list(result.failed_checks)})
@@ -384,8 +429,6 @@ class _BuildRun:
             self._fail(job.plan.table, error)
             return
         self._results[name] = result
-        if result.partitions is None and not job.plan.full:
-            job = job.as_full(result.reason)
         describe_gold(self._lake, self._spec, job)
         if result.failed_checks:
             failed = ", ".join(str(check) for check in result.failed_checks)
@@ -395,6 +438,48 @@ class _BuildRun:
             record_refreshed(self._home, name, late_rows=job.missing_late_rows)
         if self._listener is not None:
             self._listener.on_built(job, result)
+
+    def _build_or_skip(self, job: TableJob, merged: Answer | None = None) -> tuple[TableJob, GoldTableResult]:
+        """Builds a table; returns the job and its result like `build_table`.
+
+        If another build committed first, a table that the stream refreshes is reported as skipped; if the build was
+        requested explicitly, the conflict is raised instead.
+        """
+        try:
+            return self._build(job, merged)
+        except Exception as error:
+            deltaworks_error, table = as_deltaworks_error(error), job.plan.table
+            has_other_builder = table in self._spec.gold.stream_refreshed_tables
+            is_requested = self._full or self._dates is not None
+            if is_requested or not has_other_builder or not isinstance(deltaworks_error, ConcurrencyError):
+                raise
+            log.warning(
+                "pipeline=%s table=%s was built by another builder: %s",
+                self._spec.pipeline,
+                table.name,
+                deltaworks_error,
+            )
+            return job, GoldTableResult(table.name, True, _OVERTAKEN_REASON, job.built_from)
+
+    def _build(self, job: TableJob, merged: Answer | None) -> tuple[TableJob, GoldTableResult]:
+        """Builds a table from partial sums, or else in this process, or else by Spark."""
+        committed, reason = None, ""
+        if merged is not None:
+            committed = commit_answer(self._lake, self._spec, job, merged, engine=PARTIAL_SUMS)
+        if committed is None and not job.plan.has_work:
+            return job, GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
+        if committed is None:
+            _require_new_rows_alone(job)
+        if committed is None and self._small is not None:
+            try:
+                committed = self._small.build(job)
+            except SparkRequiredError as error:
+                reason = str(error)
+        if committed is not None:
+            return job, committed
+        spark, views = self._views.open()
+        job, result = build_table(spark, self._lake, self._spec, job, views)
+        return job, replace(result, spark_reason=reason)
 
     def _record_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
         """Records a failure for the page of gold. A build that another one overtook has not failed."""
@@ -406,10 +491,10 @@ class _BuildRun:
             log.warning("pipeline=%s the failure of %s is not recorded: %s", self._spec.pipeline, table.name, problem)
 
 
-def _require_new_rows_alone(job: TableJob, merged: Answer | None) -> None:
-    """Raises if a table declares that its new rows must do, and they do not."""
+def _require_new_rows_alone(job: TableJob) -> None:
+    """Raises if a table whose answer was not computed from new rows declares that they must do."""
     table = job.plan.table
-    if table.refresh == "strict" and merged is None and job.plan.has_work and not job.plan.full:
+    if table.refresh == "strict" and not job.plan.full:
         raise ContractError(
             "GOLD_NOT_INCREMENTAL",
             f"{table.name} declares refresh: strict, but its changed dates cannot be computed from new rows.",
@@ -427,38 +512,6 @@ def _blocked_result(
         failed_inputs = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
         reason = f"input {', '.join(failed_inputs)} failed its checks"
     return GoldTableResult(table.name, True, reason, {}, checks_passed=False) if failed_inputs else None
-
-
-def _build_or_skip(
-    spark: SparkSession,
-    lake: Lake,
-    spec: PipelineSpec,
-    job: TableJob,
-    views: InputViews,
-    *,
-    requested: bool,
-    merged: Answer | None = None,
-) -> GoldTableResult:
-    """Builds a table. If another build committed first, a table that the stream refreshes is reported as skipped.
-
-    Args:
-        requested: whether the build was requested explicitly; then a conflict is raised instead.
-    """
-    try:
-        committed = None if merged is None else commit_merged(lake, spec, job, merged)
-        return committed or build_table(spark, lake, spec, job, views)
-    except Exception as error:
-        deltaworks_error = as_deltaworks_error(error)
-        has_other_builder = job.plan.table in spec.gold.stream_refreshed_tables
-        if requested or not has_other_builder or not isinstance(deltaworks_error, ConcurrencyError):
-            raise
-        log.warning(
-            "pipeline=%s table=%s was built by another builder: %s",
-            spec.pipeline,
-            job.plan.table.name,
-            deltaworks_error,
-        )
-        return GoldTableResult(job.plan.table.name, True, _OVERTAKEN_REASON, job.built_from)
 
 
 def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:

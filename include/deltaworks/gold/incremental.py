@@ -31,8 +31,9 @@ from deltalake import DeltaTable
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.event_keys import ARRIVAL, Arrivals, find_duplicates
 from deltaworks.gold.file_scan import FileScan, added_files, has_plain_files
-from deltaworks.gold.partial_sums import HASH_KEYS, Answer, PartialSums, input_rows
+from deltaworks.gold.partial_sums import HASH_KEYS, PartialSums, input_rows
 from deltaworks.gold.parts import DATE_COLUMN, Part
+from deltaworks.gold.plan import Answer
 from deltaworks.gold.table_build import TableJob
 from deltaworks.specs.checks.refresh_class import MergeableQuery, Refresh, classify
 from deltaworks.specs.gold import DedupeSpec

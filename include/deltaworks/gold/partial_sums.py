@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.specs.checks.refresh_class import DistinctCount, MergeableQuery, quoted_name
+from deltaworks.specs.checks.refresh_class import DistinctCount, MergeableQuery
+from deltaworks.specs.checks.row_expressions import quoted_name
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids
 
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 #: Keys of the hashes of this process. Clients choose the values; without the keys two cannot be made to collide.
 HASH_KEYS = (secrets.token_hex(8), secrets.token_hex(8))
 _KEY = "k"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The rows of a gold table for the dates of its plan; None if there are none. `duplicates` were left out."""
-
-    rows: pa.Table | None
-    duplicates: int
 
 
 class PartialSums:
@@ -159,25 +151,3 @@ def input_rows(batch: pa.Table, date: dt.date, date_column: str) -> pa.Table:
         columns[name] = column
     columns[date_column] = pa.repeat(pa.scalar(date, pa.date32()), batch.num_rows)
     return pa.table(columns)
-
-
-def as_declared(rows: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """Returns an answer with the columns of its table.
-
-    Raises:
-        ArrowInvalid: columns or values do not fit.
-    """
-    if rows is None:
-        return schema.empty_table()
-    if rows.column_names != schema.names:
-        raise pa.ArrowInvalid(f"columns {rows.column_names} instead of {schema.names}")
-    columns: Mapping[str, Any] = {
-        field.name: _in_utc(rows.column(field.name), field.type).cast(field.type) for field in schema
-    }
-    return pa.table(columns, schema=schema)
-
-
-def _in_utc(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_timestamp(target) and target.tz and pa.types.is_timestamp(column.type) and column.type.tz is None:
-        return column.cast(pa.timestamp("us", "UTC"))
-    return column

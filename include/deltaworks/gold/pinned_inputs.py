@@ -13,7 +13,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
@@ -21,7 +23,8 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import DeltaworksError
 from deltaworks.gold.model_tables import ScoredInput
-from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN
+from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
+from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, cross_pipeline_table
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
@@ -101,6 +104,42 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             delta_table=table,
         )
     return pinned
+
+
+class InputSizes:
+    """Bytes of the input files that a plan reads, from the log."""
+
+    def __init__(self, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None) -> None:
+        self._inputs, self._dedupe = inputs, dedupe
+        self._by_value: dict[tuple[str, str], dict[str, int]] = {}
+
+    def bytes_of(self, plan: GoldPlan) -> int:
+        """Returns the bytes of all inputs. An input that is read completely counts completely."""
+        return sum(self._bytes_of_input(self._inputs[name], plan.input_of(name)) for name in plan.table.reads)
+
+    def _bytes_of_input(self, pinned: PinnedInput, part: Part) -> int:
+        part = part.without_hours()
+        column = pinned.date_column if part.column == DATE_COLUMN else part.column
+        sizes = self._sizes(pinned, column)
+        if part.values is None or not sizes.keys() - {""}:
+            return sum(sizes.values())
+        if self._dedupe is not None and pinned.has_events and part.column == DATE_COLUMN:
+            part = part.widen_days(max(1, self._dedupe.within_days))
+        return sum(sizes.get(str(value), 0) for value in part.values or ())
+
+    def _sizes(self, pinned: PinnedInput, column: str) -> dict[str, int]:
+        """Returns the bytes of an input by value of its partition column; of the empty text if it has none."""
+        key = (pinned.name, column)
+        if key not in self._by_value:
+            sizes: dict[str, int] = {}
+            if pinned.delta_table is not None:
+                added = pa.table(pinned.delta_table.get_add_actions(flatten=True))
+                name = f"partition.{column}"
+                values: list[Any] = added.column(name).to_pylist() if name in added.column_names else [""] * len(added)
+                for value, size in zip(values, added.column("size_bytes").to_pylist(), strict=True):
+                    sizes[str(value)] = sizes.get(str(value), 0) + int(size)
+            self._by_value[key] = sizes
+        return self._by_value[key]
 
 
 def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:

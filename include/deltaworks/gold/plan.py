@@ -19,8 +19,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from deltaworks.errors import ConfigError
@@ -477,3 +478,33 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
         raise ValueError("its columns changed")
     dates = [dt.date.fromisoformat(value) for value in counted if value is not None]
     return min(dates, default=None), counted.get(None, 0), sum(counted.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a gold table for the dates of its plan; None if there are none. `duplicates` were left out."""
+
+    rows: pa.Table | None
+    duplicates: int
+
+
+def as_declared(rows: pa.Table | None, schema: pa.Schema) -> pa.Table:
+    """Returns an answer with the columns of its table.
+
+    Raises:
+        ArrowInvalid: columns or values do not fit.
+    """
+    if rows is None:
+        return schema.empty_table()
+    if rows.column_names != schema.names:
+        raise pa.ArrowInvalid(f"columns {rows.column_names} instead of {schema.names}")
+    columns: Mapping[str, Any] = {
+        field.name: _in_utc(rows.column(field.name), field.type).cast(field.type) for field in schema
+    }
+    return pa.table(columns, schema=schema)
+
+
+def _in_utc(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(target) and target.tz and pa.types.is_timestamp(column.type) and column.type.tz is None:
+        return column.cast(pa.timestamp("us", "UTC"))
+    return column

@@ -20,7 +20,7 @@ from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.errors import ConfigError
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part, dedupe_window_part, shift_dates, window_size
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs
-from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
+from deltaworks.gold.plan import Answer, GoldPlan, affected_days, dated_plan, full_plan
 from deltaworks.gold.references import reference_rows
 from deltaworks.gold.translation import Difference, Translation, translate
 from deltaworks.specs.base import nearest_names_hint
@@ -223,18 +223,38 @@ def planned_rows(
         ConfigError: GOLD_SQL_NOT_TRANSLATABLE, GOLD_SQL_INVALID or GOLD_COLUMN_MISSING.
         TransientError, ContractError: a data file of an input cannot be read.
     """
+    return planned_answer(lake, plan, translation, inputs, dedupe, ready=ready).rows
+
+
+def planned_answer(
+    lake: Lake,
+    plan: GoldPlan,
+    translation: Translation,
+    inputs: Mapping[str, PinnedInput],
+    dedupe: DedupeSpec | None,
+    *,
+    ready: Mapping[str, pa.Table] | None = None,
+    count_duplicates: bool = False,
+) -> Answer:
+    """Returns the rows like `planned_rows`, with the number of duplicates omitted from the inputs.
+
+    Args:
+        count_duplicates: count them, which reads the inputs twice; otherwise the number is 0.
+    """
     table = plan.table
     with duckdb_session() as session:
         session.execute("SET TimeZone = 'UTC'")
         try:
-            _bind_inputs(session, lake, plan, inputs, dedupe=dedupe, ready=ready or {})
+            counts = _bind_inputs(session, lake, plan, inputs, dedupe=dedupe, ready=ready or {})
+            duplicates = sum(session.sql(sql).fetchall()[0][0] for sql in counts) if count_duplicates else 0
             session.execute(f"CREATE TEMP VIEW _answer AS SELECT * FROM ({translation.sql}) AS answer")
             columns = session.sql("DESCRIBE _answer").fetchall()
             _require_columns(table, [row[0] for row in columns], translation.source)
             # DuckDB sums and counts integers in 128 bits, Spark in 64.
             wide = [f'"{name}"::BIGINT AS "{name}"' for name, kind, *_ in columns if kind == "HUGEINT"]
             replaced = f" REPLACE ({', '.join(wide)})" if wide else ""
-            return session.sql(f"SELECT *{replaced} FROM _answer WHERE {_written(plan)}").to_arrow_table()
+            rows = session.sql(f"SELECT *{replaced} FROM _answer WHERE {_written(plan)}").to_arrow_table()
+            return Answer(rows, duplicates)
         except duckdb.Error as error:
             read = [".".join(pinned.key.split("/")[-2:]) for pinned in inputs.values()]
             raise data_file_error(error, tables=read) or translation.error(error) from error
@@ -268,8 +288,9 @@ def _bind_inputs(
     *,
     dedupe: DedupeSpec | None,
     ready: Mapping[str, pa.Table],
-) -> None:
-    """Registers the inputs under their names in the SQL."""
+) -> list[str]:
+    """Registers the inputs under their names in the SQL. Returns a query for each that counts its duplicates."""
+    counts = []
     for name in plan.table.reads:
         pinned, view = inputs[name], view_name(name)
         if name in ready:
@@ -281,20 +302,24 @@ def _bind_inputs(
             continue
         session.register(f"all_{view}", duckdb_source(lake, opened))
         columns = {field.name for field in opened.schema().fields}
-        rows = _first_arrivals(pinned, plan.input_of(name), dedupe, f"all_{view}", columns)
-        session.execute(f'CREATE TEMP VIEW "{view}" AS {rows}')
+        # A gold table or a table of another pipeline may have a column of this name with another meaning.
+        is_mutable = DELETED_COLUMN in pinned.columns and DELETED_COLUMN in columns
+        visible = f"NOT coalesce({DELETED_COLUMN}, false)" if is_mutable else "true"
+        rows, part = f'(SELECT * FROM "all_{view}" WHERE {visible})', plan.input_of(name)
+        selected = f"SELECT * FROM {rows} WHERE {input_condition(part, pinned)}"
+        if dedupe is not None and pinned.has_events:
+            counts.append(f'SELECT (SELECT count(*) FROM ({selected})) - (SELECT count(*) FROM "{view}")')
+            selected = _first_arrivals(pinned, part, dedupe, rows)
+        session.execute(f'CREATE TEMP VIEW "{view}" AS {selected}')
+    return counts
 
 
-def _first_arrivals(
-    pinned: PinnedInput, part: Part, dedupe: DedupeSpec | None, relation: str, columns: set[str]
-) -> str:
-    """Returns the query of an input's rows of a part, without deleted rows and duplicates."""
-    # A gold table or a table of another pipeline may have a column of this name with another meaning.
-    is_mutable = DELETED_COLUMN in pinned.columns and DELETED_COLUMN in columns
-    visible = f"NOT coalesce({DELETED_COLUMN}, false)" if is_mutable else "true"
-    rows = f'(SELECT * FROM "{relation}" WHERE {visible})'
-    if dedupe is None or not pinned.has_events:
-        return f"SELECT * FROM {rows} WHERE {input_condition(part, pinned)}"
+def _first_arrivals(pinned: PinnedInput, part: Part, dedupe: DedupeSpec, rows: str) -> str:
+    """Returns the query of an input's rows of a part, without duplicates.
+
+    Args:
+        rows: the query of all rows, without deleted ones.
+    """
     near = dedupe_window_part(dedupe, part)
     bucket = f"floor(epoch({TIME_COLUMN}) / 3600)" if part.is_hourly else f"({DATE_COLUMN} - DATE '1970-01-01')"
     partition = [dedupe.by, *([] if part.column == DATE_COLUMN else [part.column])]

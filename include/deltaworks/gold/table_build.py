@@ -1,8 +1,6 @@
 """Plans and builds one gold table from pinned inputs, in one commit.
 
-The target is the table itself or its shadow. The build number guards the commit.
-
-Small answers are committed by the driver (`gold.small_write`), larger ones with Spark's writer.
+The target is the table itself or its shadow. The answer is committed by `gold.table_commit`.
 """
 
 from __future__ import annotations
@@ -10,11 +8,9 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -23,47 +19,41 @@ from pyspark.sql import DataFrame, SparkSession
 from deltaworks.control.clock import utc_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.errors import DeltaworksError
 from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
 from deltaworks.gold.input_views import InputViews, filter_part
-from deltaworks.gold.partial_sums import Answer, as_declared
-from deltaworks.gold.pinned_inputs import (
-    BUILT_FROM,
-    FINGERPRINT,
-    LATE_ROWS,
-    BuiltFrom,
-    PinnedInput,
-    fingerprint,
-    read_built_from,
+from deltaworks.gold.pinned_inputs import BuiltFrom, PinnedInput, fingerprint, read_built_from
+from deltaworks.gold.plan import (
+    Answer,
+    GoldPlan,
+    as_declared,
+    changes_by_row_diff,
+    dated_plan,
+    full_plan,
+    plan_rebuild,
+    with_dates,
 )
-from deltaworks.gold.plan import GoldPlan, changes_by_row_diff, dated_plan, full_plan, plan_rebuild, with_dates
-from deltaworks.gold.small_write import (
-    create_small_table,
-    file_effect_of,
-    has_same_columns,
-    has_small_inputs,
-    write_small_answer,
+from deltaworks.gold.small_write import file_effect_of, has_same_columns
+from deltaworks.gold.table_commit import (
+    SPARK,
+    BuildCommit,
+    Engine,
+    overtaken_error,
+    replace_part,
+    write_answer,
 )
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.descriptions import table_descriptions
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import changed_hours
-from deltaworks.tables.changes import Changes, sql_literal
-from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.changes import Changes
+from deltaworks.tables.commit import Step
 from deltaworks.tables.descriptions import describe_table, is_described
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, commit_history, parse_schema_string, state_at
+from deltaworks.tables.log import TableState, parse_schema_string, state_at
 from deltaworks.tables.rewrite import FileEffect
 from deltaworks.tables.steps import gold_build_step
-
-OPERATION = "rebuild_gold"
-#: Keys of `userMetadata`: what identifies a build's commit, and what computed its rows.
-_BUILD_ID = "build"
-ENGINE = "engine"
-Engine = Literal["Spark", "partial sums"]
-SPARK: Final = "Spark"
-PARTIAL_SUMS: Final = "partial sums"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +65,9 @@ class GoldTableResult:
     - `partitions`: the rebuilt dates or values; None for all.
     - `version`: the commit; None without one.
     - `spark_work_count`: 1 if a check without Spark found work for the table.
-    - `engine`: what computed the answer: Spark, or partial sums (`gold.incremental`); None without one.
+    - `engine`: what computed the answer: Spark, DuckDB in this process (`gold.small_build`), or partial sums
+      (`gold.incremental`); None without one.
+    - `spark_reason`: why Spark computed it, if builds of few rows were to do without.
     """
 
     table: str
@@ -91,6 +83,7 @@ class GoldTableResult:
     checks_passed: bool = True
     spark_work_count: int = 0
     engine: Engine | None = None
+    spark_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +120,19 @@ class TableJob:
     def built_from(self) -> dict[str, int]:
         """The versions of the existing inputs."""
         return {name: pinned.version for name, pinned in self.inputs.items() if pinned.version is not None}
+
+    def commit(self, spec: PipelineSpec, engine: Engine) -> BuildCommit:
+        """Returns the commit of the build's answer, which `engine` has computed."""
+        return BuildCommit.of(
+            spec,
+            key=self.key,
+            plan=self.plan,
+            step=self.step,
+            built_from=self.built_from,
+            recorded=self.previous_build or BuiltFrom(self.built_from, self.fingerprint),
+            late_rows=self.late_rows,
+            engine=engine,
+        )
 
 
 def plan_job(
@@ -344,8 +350,10 @@ def _plan(
 
 def build_table(
     spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, run_checks: bool = True
-) -> GoldTableResult:
+) -> tuple[TableJob, GoldTableResult]:
     """Runs a planned build in one commit; commits nothing if a check fails.
+
+    Returns the job with its result. The job is one of all rows if the columns of the answer have changed.
 
     Args:
         run_checks: whether to run the table's checks before the commit.
@@ -355,7 +363,7 @@ def build_table(
         ConfigError: GOLD_GRAIN_OUTSIDE_DATE, or from `compute_answer` and `failed_checks`.
     """
     if not job.plan.has_work:
-        return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
+        return job, GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
     started = time.monotonic()
     table = job.plan.table
     answer = _answer(spark, job, views)
@@ -370,8 +378,8 @@ def build_table(
     try:
         failures = _failed_checks(spark, lake, job, answer, state) if run_checks else []
         if failures:
-            return _unpublished(job, failures, seconds=time.monotonic() - started)
-        version, rows = _write_answer(answer, lake, job, state, spec=spec, views=views)
+            return job, unpublished(job, failures, seconds=time.monotonic() - started)
+        version, rows = write_answer(answer, lake, job.commit(spec, SPARK), state, spec=spec, views=views)
     except Exception as error:
         if (specific := _known_error(job, error)) is not None:
             raise specific from error
@@ -379,7 +387,7 @@ def build_table(
     finally:
         if run_checks:
             answer.unpersist()
-    return GoldTableResult(
+    return job, GoldTableResult(
         table=table.name,
         skipped=False,
         reason=job.plan.reason,
@@ -393,7 +401,7 @@ def build_table(
     )
 
 
-def _unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> GoldTableResult:
+def unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> GoldTableResult:
     """Returns the result of a table whose answer fails its checks."""
     return GoldTableResult(
         job.plan.table.name,
@@ -406,8 +414,10 @@ def _unpublished(job: TableJob, failures: Sequence[str], *, seconds: float) -> G
     )
 
 
-def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer) -> GoldTableResult | None:
-    """Commits an answer of partial sums, in one commit like `build_table`.
+def commit_answer(
+    lake: Lake, spec: PipelineSpec, job: TableJob, answer: Answer, *, engine: Engine
+) -> GoldTableResult | None:
+    """Commits an answer that was computed without Spark, in one commit like `build_table`. Runs no checks.
 
     Returns None if it is too large for one process, or its columns differ; Spark builds the table then.
 
@@ -417,10 +427,10 @@ def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer)
     started = time.monotonic()
     state = state_at(lake, lake.objects, job.key)
     try:
-        rows = as_declared(merged.rows, parse_schema_string(state.metadata["schemaString"]))
+        rows = as_declared(answer.rows, parse_schema_string(state.metadata["schemaString"]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    committed = _replace_rows(rows, lake, job, state, _commit_metadata(spec, job, PARTIAL_SUMS))
+    committed = replace_part(rows, lake, job.commit(spec, engine), state)
     if committed is None:
         return None
     version, count = committed
@@ -431,10 +441,10 @@ def commit_merged(lake: Lake, spec: PipelineSpec, job: TableJob, merged: Answer)
         built_from=job.built_from,
         partitions=job.plan.output.labels,
         rows=count,
-        duplicates_dropped=merged.duplicates,
+        duplicates_dropped=answer.duplicates,
         version=version,
         seconds=time.monotonic() - started,
-        engine=PARTIAL_SUMS,
+        engine=engine,
     )
 
 
@@ -467,138 +477,17 @@ def _failed_checks(
 ) -> list[str]:
     """Returns the failed checks. Requested dates without events stay empty, and need no row for `min_rows`."""
     table, published = job.plan.table, _rows_for_drop_check(spark, lake, job)
-    allow_empty = False
-    if job.previous_build is not None and state is not None:
-        effect_of = file_effect_of(job.plan.output, table)
-        allow_empty = all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
-    return failed_checks(table, answer, published, allow_empty=allow_empty)
+    return failed_checks(table, answer, published, allow_empty=may_be_empty(job, state))
+
+
+def may_be_empty(job: TableJob, state: TableState | None) -> bool:
+    """Whether no row is right for requested dates: the table, at `state`, has none for them either."""
+    if job.previous_build is None or state is None:
+        return False
+    effect_of = file_effect_of(job.plan.output, job.plan.table)
+    return all(effect_of(file) is FileEffect.UNCHANGED for file in state.files.values())
 
 
 def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
     """Returns the published rows if `max_drop` is declared; reading them costs a log read."""
     return None if job.plan.table.checks.max_drop is None else published_rows(spark, lake, job.key, job.plan)
-
-
-def _write_answer(
-    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, views: InputViews
-) -> tuple[int, int]:
-    """Commits the result; returns the version and the number of rows written.
-
-    Args:
-        state: of the table, unless all rows are rewritten.
-        views: the inputs of the build.
-    """
-    origin = _commit_metadata(spec, job, SPARK)
-    if state is not None and (small := _replace_rows(answer, lake, job, state, origin)) is not None:
-        return small
-    properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
-    description = table_descriptions(spec)[job.plan.table.name]
-    if job.plan.full and lake.open(job.key) is None and has_small_inputs(views, job.plan.table):
-        rows = create_small_table(
-            answer,
-            lake,
-            job.key,
-            job.plan.table,
-            description=description,
-            properties=properties,
-            step=job.step,
-            user_metadata=origin.metadata,
-        )
-        if rows is not None:
-            return 0, rows
-    _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=origin.metadata)
-    return _find_commit(lake, job.key, origin.build)
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The `userMetadata` of a build's commit, and the id in it by which the commit is found."""
-
-    metadata: str
-    build: str
-
-
-def _commit_metadata(spec: PipelineSpec, job: TableJob, engine: Engine) -> _Origin:
-    recorded_build, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
-    origin = {
-        BUILT_FROM: dict(recorded_build.versions),
-        FINGERPRINT: recorded_build.fingerprint,
-        _BUILD_ID: build,
-        ENGINE: engine,
-    }
-    if job.late_rows:
-        origin[LATE_ROWS] = dict(job.late_rows)
-    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
-    return _Origin(user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin), build)
-
-
-def _replace_rows(
-    answer: DataFrame | pa.Table, lake: Lake, job: TableJob, state: TableState, origin: _Origin
-) -> tuple[int, int] | None:
-    """Commits a small result in place of the part; returns the version and its rows, None if Spark must write it."""
-    small = write_small_answer(
-        answer,
-        lake,
-        state,
-        job.plan.table,
-        job.plan.output,
-        predicate=_replace_condition(job.plan),
-        step=job.step,
-        user_metadata=origin.metadata,
-    )
-    if small is None:
-        return None
-    # Without a version, the commit may be from this build, if its reply was lost.
-    return _find_commit(lake, job.key, origin.build) if small.version is None else (small.version, small.rows)
-
-
-def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:
-    """Commits the result with Spark's writer."""
-    column = job.plan.table.partition_by
-    # Rebalance writes one file for a small date and splits a large one.
-    writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
-    writer = writer.option("userMetadata", metadata).options(**_idempotence_options(job.step))
-    written = job.plan.output.values
-    if written is None:
-        writer = writer.option("overwriteSchema", "true")
-        writer = writer.options(**properties)
-    else:
-        writer = writer.option("replaceWhere", _replace_condition(job.plan))
-    writer.save(uri)
-
-
-def _replace_condition(plan: GoldPlan) -> str:
-    """Returns the condition of the replaced rows."""
-    column, grain = plan.table.partition_by, plan.table.grain
-    if grain is not None:
-        return plan.output.condition(column, grain.column)
-    kind = "string" if plan.table.affects == "same" else "date"
-    written = plan.output.values or ()
-    replaced = [f"`{column}` in ({', '.join(sql_literal(str(value), kind) for value in sorted(written))})"]
-    if plan.since is not None:
-        replaced = [*(replaced if written else []), f"`{column}` >= {sql_literal(str(plan.since), kind)}"]
-    return " or ".join(replaced)
-
-
-def _idempotence_options(step: Step) -> dict[str, str | int]:
-    """Returns writer options by which Delta skips a transaction it already has and rejects a concurrent one."""
-    return {"txnAppId": step.app_id, "txnVersion": step.version}
-
-
-def _find_commit(lake: Lake, key: str, build: str) -> tuple[int, int]:
-    """Returns the version of this build's commit and the number of rows it wrote."""
-    table = lake.open(key)
-    for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
-        if commit.metadata.get(_BUILD_ID) == build:
-            # Hourly builds also copy the remaining rows of rewritten files.
-            rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
-            return commit.version, rows
-    raise overtaken_error(key)
-
-
-def overtaken_error(key: str) -> ConcurrencyError:
-    """Returns the error of a build that would overwrite the result of newer inputs, or that commits second."""
-    return ConcurrencyError(
-        "GOLD_OVERTAKEN",
-        f"{key}: another build or a refresh committed after this build was planned, so this build did not commit.",
-    )

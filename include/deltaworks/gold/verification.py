@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -30,13 +30,13 @@ from deltaworks.control.summaries.jobs import GoldVerification, read_gold_verifi
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.gold.build import log_failure, raise_failures, select_gold_tables
 from deltaworks.gold.input_views import InputViews, filter_part
-from deltaworks.gold.parts import DATE_COLUMN, Part, shift_dates
-from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, read_built_from
+from deltaworks.gold.parts import shift_dates
+from deltaworks.gold.pinned_inputs import InputSizes, pin_inputs, read_built_from
 from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
 from deltaworks.gold.row_differences import CURRENT, REBUILT, SPARK, RowComparison
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
+from deltaworks.specs.gold import AffectsSpec, GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
@@ -155,7 +155,7 @@ class _TableVerifier:
         started = time.monotonic()
         try:
             state = self._comparable_state()
-            sizes = _InputSizes(state.job.inputs, self._spec.gold.dedupe)
+            sizes = InputSizes(state.job.inputs, self._spec.gold.dedupe)
             selected = select_partitions(
                 state.closed, self._record, limits, size_of=lambda label: sizes.bytes_of(_plan_of(self._table, [label]))
             )
@@ -338,42 +338,6 @@ def _plan_of(table: GoldTableSpec, labels: Sequence[str]) -> GoldPlan:
             table, output_dates=None, input_dates=None, reason="values are compared", keys=frozenset(labels)
         )
     return dated_plan(table, frozenset(map(dt.date.fromisoformat, labels)))
-
-
-class _InputSizes:
-    """Bytes of the input files that a plan reads, from the log."""
-
-    def __init__(self, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None) -> None:
-        self._inputs, self._dedupe = inputs, dedupe
-        self._by_value: dict[tuple[str, str], dict[str, int]] = {}
-
-    def bytes_of(self, plan: GoldPlan) -> int:
-        """Returns the bytes of all inputs. An input that is read completely counts completely."""
-        return sum(self._bytes_of_input(self._inputs[name], plan.input_of(name)) for name in plan.table.reads)
-
-    def _bytes_of_input(self, pinned: PinnedInput, part: Part) -> int:
-        part = part.without_hours()
-        column = pinned.date_column if part.column == DATE_COLUMN else part.column
-        sizes = self._sizes(pinned, column)
-        if part.values is None or not sizes.keys() - {""}:
-            return sum(sizes.values())
-        if self._dedupe is not None and pinned.has_events and part.column == DATE_COLUMN:
-            part = part.widen_days(max(1, self._dedupe.within_days))
-        return sum(sizes.get(str(value), 0) for value in part.values or ())
-
-    def _sizes(self, pinned: PinnedInput, column: str) -> dict[str, int]:
-        """Returns the bytes of an input by value of its partition column; of the empty text if it has none."""
-        key = (pinned.name, column)
-        if key not in self._by_value:
-            sizes: dict[str, int] = {}
-            if pinned.delta_table is not None:
-                added = pa.table(pinned.delta_table.get_add_actions(flatten=True))
-                name = f"partition.{column}"
-                values: list[Any] = added.column(name).to_pylist() if name in added.column_names else [""] * len(added)
-                for value, size in zip(values, added.column("size_bytes").to_pylist(), strict=True):
-                    sizes[str(value)] = sizes.get(str(value), 0) + int(size)
-            self._by_value[key] = sizes
-        return self._by_value[key]
 
 
 def _partition_values(table: DeltaTable | None, column: str) -> set[str]:

@@ -174,7 +174,7 @@ def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = (
 
 
 def _built(lake: Lake, key: str) -> GoldExplanation:
-    from deltaworks.gold.table_build import ENGINE
+    from deltaworks.gold.table_commit import ENGINE
     from deltaworks.tables.log import commit_history
 
     opened = lake.open(key)
@@ -242,7 +242,7 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
 
     with batch_lineage(context.catalog, context.subject, "gold") as lineage:
         result = rebuild_gold(
-            context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
+            context.spark, context.catalog, context.subject, tables=tables, full=options.full, dates=dates
         )
         for table in result.tables:
             if table.version is not None:

@@ -133,8 +133,8 @@ def install(fault: Callable[[str], None]) -> None:
     _after(table_set.TableSet, "fence", lambda *_: fault("fenced"))
     _after(ledger.Ledger, "_append", lambda _, name, *__: name == ledger.BATCH_METADATA_STORE and fault("half_ledger"))
     _before(files.FileSource, "slice_of", lambda *_: fault("begun"))
-    _before(table_build, "_write_answer", lambda _, __, job, ___: fault(f"gold_writing:{job.plan.table.name}"))
-    _after(table_build, "_write_answer", lambda _, __, job, ___: fault(f"gold_written:{job.plan.table.name}"))
+    _before(table_build, "write_answer", lambda _, __, job, ___: fault(f"gold_writing:{job.plan.table.name}"))
+    _after(table_build, "write_answer", lambda _, __, job, ___: fault(f"gold_written:{job.plan.table.name}"))
     _before(
         DeltaTable,
         "create_write_transaction",

@@ -267,10 +267,10 @@ def _deaths() -> None:
 
 def _gold_number() -> None:
     """A build of gold lands even if another build has landed since it was planned."""
-    from deltaworks.gold import table_build
+    from deltaworks.gold import table_commit
     from deltaworks.tables import files_commit
 
-    _replace(table_build, "_idempotence_options", lambda _: {})
+    _replace(table_commit, "_idempotence_options", lambda _: {})
     _replace(files_commit, "is_step_committed", lambda *_: False)
 
 

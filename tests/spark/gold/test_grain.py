@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError
-from deltaworks.gold import event_keys, table_build
+from deltaworks.gold import event_keys, table_commit
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
@@ -134,15 +134,15 @@ def test_of_two_builds_at_once_by_sparks_writer_one_is_overtaken(
     if exists:
         traffic.build(MINUTES)
         traffic.land([request(1.1, "b")])
-    write, both = table_build._write, threading.Barrier(2)
+    write, both = table_commit._write, threading.Barrier(2)
 
     def write_together(*arguments: Any, **options: Any) -> None:
         both.wait(60)
         write(*arguments, **options)
 
-    monkeypatch.setattr(table_build, "write_small_answer", lambda *arguments, **options: None)
-    monkeypatch.setattr(table_build, "create_small_table", lambda *arguments, **options: None)
-    monkeypatch.setattr(table_build, "_write", write_together)
+    monkeypatch.setattr(table_commit, "write_small_answer", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_commit, "create_small_table", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_commit, "_write", write_together)
     errors: list[DeltaworksError] = []
 
     def build(session: SparkSession) -> None:

@@ -68,16 +68,16 @@ class LoopHarness:
             report_failures=self.reports.append,
         )
 
-    def _build(self, *arguments: Any, **_: Any) -> GoldTableResult:
+    def _build(self, *arguments: Any, **_: Any) -> tuple[TableJob, GoldTableResult]:
         job: TableJob = arguments[3]
         name = job.plan.table.name
         if not job.plan.has_work:
-            return GoldTableResult(name, True, job.plan.reason, job.built_from)
+            return job, GoldTableResult(name, True, job.plan.reason, job.built_from)
         if self.error is not None:
             raise self.error
         self.built.append(name)
         self.traffic.build(name)
-        return GoldTableResult(name, False, job.plan.reason, job.built_from, version=1, rows=1)
+        return job, GoldTableResult(name, False, job.plan.reason, job.built_from, version=1, rows=1)
 
     def refresh(self) -> list[str]:
         """Refreshes all tables; returns the built ones."""

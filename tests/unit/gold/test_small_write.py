@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError
-from deltaworks.gold import build, small_write, table_build
+from deltaworks.gold import build, small_write, table_build, table_commit
 from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.gold.file_scan import FileScan, file_paths
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
@@ -297,7 +297,7 @@ class Overtaken:
         spec = traffic.catalog.pipeline("traffic")
         job = traffic.plan(table, pinned=pinned, **options)
         views = cast(Any, TheirViews(NO_SPARK, traffic.lake, pinned, spec.gold.dedupe))
-        return build_table(NO_SPARK, traffic.lake, spec, job, views)
+        return build_table(NO_SPARK, traffic.lake, spec, job, views)[1]
 
     def build(self, table: str = MINUTES, **options: Any) -> GoldTableResult:
         result: GoldBuildResult = rebuild_gold(NO_SPARK, self.traffic.catalog, "traffic", tables=[table], **options)
@@ -415,8 +415,8 @@ def test_a_conflict_that_sparks_writer_reports_is_an_overtaken_build(
     def conflict(*arguments: object, **options: object) -> None:
         raise RuntimeError(f"An error occurred while calling o12.save.\n: {text}\n\tat org.apache.spark.sql…")
 
-    monkeypatch.setattr(table_build, "write_small_answer", lambda *arguments, **options: None)
-    monkeypatch.setattr(table_build, "_write", conflict)
+    monkeypatch.setattr(table_commit, "write_small_answer", lambda *arguments, **options: None)
+    monkeypatch.setattr(table_commit, "_write", conflict)
 
     with pytest.raises(ConcurrencyError, match="GOLD_OVERTAKEN"):
         gold.build(TREND)

@@ -11,7 +11,7 @@ from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.summaries.jobs import GoldVerification
 from deltaworks.errors import ConfigError
-from deltaworks.gold.table_build import ENGINE, PARTIAL_SUMS, SPARK
+from deltaworks.gold.table_commit import ENGINE, PARTIAL_SUMS, SPARK
 from deltaworks.operations.gold import explain_gold
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
