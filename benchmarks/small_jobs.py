@@ -163,7 +163,7 @@ class _DateBuild:
 def main(root: str) -> None:
     """Builds the date in a Spark session, as the command does for tables that are left to Spark."""
     from deltaworks.gold.build import rebuild_gold
-    from deltaworks.tables.spark.session import build_session
+    from deltaworks.tables.spark_session import build_session
 
     catalog = small_project(Path(root))
     session = build_session(catalog.environment, app_name="small_jobs")

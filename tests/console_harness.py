@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fastapi import HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance
 from deltaworks.airflow_client.login import AirflowLogin
@@ -129,6 +133,51 @@ class FakeActions:
         return ""
 
 
+_console: ContextVar[Console] = ContextVar("console")
+
+
+class _ConsoleOfRequest:
+    """Has what the console of the current request has, and is the authenticator that its routes depend on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_console.get(), name)
+
+    @property
+    def authenticator(self) -> _ConsoleOfRequest:
+        return self
+
+    async def identify(self, request: Request) -> Person:
+        person: Person = await _console.get().authenticator.identify(request)
+        return person
+
+    def login_address(self, request: Request) -> str | None:
+        return _console.get().authenticator.login_address(request)
+
+
+@cache
+def _application() -> FastAPI:
+    """The application of all consoles of a process: building its routes takes longer than most tests do."""
+    return build_console(cast(Console, _ConsoleOfRequest()))
+
+
+@dataclass(frozen=True, slots=True)
+class _ApplicationOf:
+    """The application over one console."""
+
+    console: Console
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        return _application().routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        before = _console.set(self.console)
+        try:
+            await _application()(scope, receive, send)
+        finally:
+            _console.reset(before)
+
+
 @dataclass
 class ConsoleHarness:
     """A console, its storage, and a client that sends requests as any person."""
@@ -190,7 +239,11 @@ def console_harness(
         catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
         renderer=renderer,
     )
+<<<<<<< HEAD
     return ConsoleHarness(catalog, objects, people, acts, TestClient(build_console(console, streams=streams)))
+=======
+    return ConsoleHarness(catalog, objects, people, acts, TestClient(_ApplicationOf(console)))
+>>>>>>> w-tests
 
 
 def page_context(

@@ -10,9 +10,17 @@ import os
 
 SHARE_VARIABLE = "DELTAWORKS_EXAMPLES_SHARE"
 _FEWEST = 6
+#: The part of its share that a slow property takes; a run with all examples has all of its, too.
+_OF_SLOW = 0.4
 
 
-def examples(count: int) -> int:
-    """Sets the number of examples, reduced to this run's share."""
+def examples(count: int, *, slow: bool = False) -> int:
+    """Sets the number of examples, reduced to this run's share.
+
+    Args:
+        slow: one example takes a second of CPU or so.
+    """
     share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    if slow and share < 1:
+        share *= _OF_SLOW
     return max(min(count, _FEWEST), round(count * share))

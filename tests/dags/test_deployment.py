@@ -1,4 +1,7 @@
-"""Outside `local` Airflow does not start with a development auth manager or weak secrets."""
+"""Outside `local` Airflow does not start with a development auth manager or weak secrets.
+
+The starts of most services, marked `integration`, have their twin in the check of every service's secrets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from airflow.configuration import conf
 
 from deltaworks.airflow.deployment import check_deployment
 from deltaworks.errors import ConfigError
-from tests.integration.containers.compose_file import read_compose
+from tests.integration.containers.compose_file import ServiceSpec, read_compose
 from tests.processes import run_process
 from tests.unit.docker.secrets_script import make_secrets
 
@@ -156,16 +159,47 @@ def test_a_missing_secret_is_rejected_only_in_processes_that_need_it(
     assert start_error(blank, command="dag-processor") == "SECRET_WEAK"
 
 
+SERVICES = ("airflow-apiserver", "airflow-init", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+
+
+def services_with_secrets(folder: Path) -> dict[str, ServiceSpec]:
+    """Returns the services of the containers with secrets made for them."""
+    (folder / "docker").mkdir()
+    for name in ("docker-compose.yaml", "docker/local.env"):
+        (folder / name).write_text((ROOT / name).read_text())
+    make_secrets(folder / "docker" / "secrets")
+    return dict(read_compose(folder / "docker-compose.yaml", shell={}).services)
+
+
+def command_of(service: str, spec: ServiceSpec) -> str:
+    (command, *_) = ("db",) if service == "airflow-init" else spec.command or ()
+    return command
+
+
+def test_every_service_of_the_containers_is_given_the_secrets_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = services_with_secrets(tmp_path)
+    for service in SERVICES:
+        spec = services[service]
+        with monkeypatch.context() as patched:
+            # Without a variable, Airflow would take the secret of the configuration in its home folder.
+            for name in SAFE:
+                patched.setenv(name, "")
+            for name, value in spec.variables.items():
+                patched.setenv(name, value)
+
+            assert start_error(dict(spec.variables), command=command_of(service, spec)) is None, service
+
+            patched.setenv("AIRFLOW__CORE__FERNET_KEY", "")
+            assert start_error(dict(spec.variables), command=command_of(service, spec)) == "SECRET_WEAK", service
+
+
 @pytest.mark.parametrize(
-    "service", ["airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"]
+    "service", [SERVICES[0], *(pytest.param(service, marks=pytest.mark.integration) for service in SERVICES[1:])]
 )
 def test_every_service_of_the_containers_starts_with_the_secrets_it_is_given(tmp_path: Path, service: str) -> None:
-    (tmp_path / "docker").mkdir()
-    for name in ("docker-compose.yaml", "docker/local.env"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    make_secrets(tmp_path / "docker" / "secrets")
-    spec = read_compose(tmp_path / "docker-compose.yaml", shell={}).services[service]
-    commands = {"airflow-init": ("db", "migrate")}
+    spec = services_with_secrets(tmp_path)[service]
     here = {
         "AIRFLOW_HOME": str(tmp_path),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
@@ -174,10 +208,10 @@ def test_every_service_of_the_containers_starts_with_the_secrets_it_is_given(tmp
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT / "include"),
     }
-    (command, *_) = commands.get(service) or spec.command or ()
-
     ran = run_process(
-        [sys.executable, "-m", "airflow", command, "--help"], env={**spec.variables, **here}, cwd=tmp_path
+        [sys.executable, "-m", "airflow", command_of(service, spec), "--help"],
+        env={**spec.variables, **here},
+        cwd=tmp_path,
     )
 
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -34,22 +34,25 @@ DONE = "DAG_RUN_DONE "
 #: Runs the DAG named on each input line in one Airflow process, because starting Airflow takes longer than a run.
 RUNNER = f"""
 import json, sys
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-from airflow.models.dagbundle import DagBundleModel
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import BundleDagBag, DagBag, sync_bag_to_db
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from sqlalchemy import select
 initdb()
-with create_session() as session:
-    session.merge(DagBundleModel(name="dags-folder"))
-bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
-sync_bag_to_db(bag, "dags-folder", None)
+manager = DagBundlesManager()
+manager.sync_bundles_to_db()
+files = {{}}
+for bundle in manager.get_all_dag_bundles():
+    bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+    sync_bag_to_db(bag, bundle.name, None)
+    files |= {{dag_id: dag.fileloc for dag_id, dag in bag.dags.items()}}
 for line in sys.stdin:
     dag_id, conf = json.loads(line)
     # A run fills in its tasks, so each has its own, of the one file that has its DAG.
-    run = DagBag(dag_folder=bag.dags[dag_id].fileloc).dags[dag_id].test(run_conf=conf)
+    run = DagBag(dag_folder=files[dag_id]).dags[dag_id].test(run_conf=conf)
     with create_session() as session:
         tasks = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).all()
         xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run.run_id)).all()
@@ -102,8 +105,18 @@ class DagRunHarness:
             for notification in self.aws.received(self.queue)
         ]
 
+    def _bundles(self) -> list[dict[str, Any]]:
+        """Returns a bundle for each DAG file: a run parses its bundle and writes it to the database once more."""
+        local, bundles = "airflow.dag_processing.bundles.local.LocalDagBundle", []
+        for file in sorted((REPOSITORY / "dags").glob("*.py")):
+            (folder := self.home / "bundles" / file.stem).mkdir(parents=True)
+            (folder / file.name).symlink_to(file)
+            bundles.append({"name": file.stem, "classpath": local, "kwargs": {"path": str(folder)}})
+        return bundles
+
     def _start(self) -> subprocess.Popen[str]:
         environment = environment_variables(self.project, self.home) | {
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(self._bundles()),
             "PATH": f"{self.program.parent}:{os.environ['PATH']}",
             "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
             "TEST_ACCESS_KEY": "testing",

@@ -18,7 +18,7 @@ from typing import Literal
 import networkx as nx
 import pytest
 
-from tests.code_trees import tree_of
+from tests.code_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "include"
@@ -86,12 +86,12 @@ def _called(node: ast.AST) -> str:
 
 def imports_by_name(tree: ast.AST) -> Iterator[int]:
     """The lines that import a module by its name."""
-    return (node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) in _IMPORTERS)
+    return (node.lineno for node in nodes_of(tree) if isinstance(node, ast.Call) and _called(node) in _IMPORTERS)
 
 
 def named_functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The strings that name something of the project as `module:function`, with their lines."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = _MODULE.fullmatch(node.value)
             if found and found[2]:
@@ -102,7 +102,7 @@ def imports_of(tree: ast.Module, known: Iterable[str]) -> Iterator[Import]:
     """All imports of modules in `known`: at the top, in functions, for type checkers, and in strings."""
     type_checking = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
@@ -110,7 +110,7 @@ def imports_of(tree: ast.Module, known: Iterable[str]) -> Iterator[Import]:
     top = {id(statement) for statement in tree.body}
     # Where modules are imported by name, every string that is a module's name may be one of them.
     by_name = next(imports_by_name(tree), None) is not None
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         kind: Kind = "type" if id(node) in type_checking else "top" if id(node) in top else "function"
         if isinstance(node, ast.Import):
             yield from (Import(node.lineno, alias.name, kind) for alias in node.names if alias.name in known)
@@ -189,7 +189,7 @@ def test_nothing_is_taken_from_the_package_that_only_users_of_the_library_need(t
     taken = [
         f"{module}:{node.lineno}"
         for module, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "deltaworks"
         for alias in node.names
         if alias.name != "__version__" and f"deltaworks.{alias.name}" not in trees

@@ -116,10 +116,11 @@ def test_parts_try_a_share_of_the_examples_of_properties(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(SHARE_VARIABLE, raising=False)
-    assert examples(300) == 300
+    assert examples(300) == examples(300, slow=True) == 300
 
     run([Part("shows", (sys.executable, "-c", f"import os; print(os.environ[{SHARE_VARIABLE!r}])"), False)], lanes=1)
     assert lanes.EXAMPLES_SHARE in capsys.readouterr().out.splitlines()
 
     monkeypatch.setenv(SHARE_VARIABLE, "0.4")
     assert [examples(count) for count in (3, 10, 300)] == [3, 6, 120]
+    assert [examples(count, slow=True) for count in (3, 10, 300)] == [3, 6, 48]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.code_trees import tree_of
+from tests.code_trees import imports_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The groups in the order of installation, and the code that may import what one of them and those before it install.
@@ -88,15 +88,16 @@ def modules(place: str) -> Iterator[Path]:
     return path.rglob("*.py") if path.is_dir() else iter([path])
 
 
+@functools.cache
 def imported(place: str) -> dict[str, Path]:
     """Top-level modules of others that code imports, at the top or in functions, each with one of the files."""
     own = {path.stem for path in (ROOT / "include").iterdir()} | {"tests", "benchmarks"}
     found: dict[str, Path] = {}
     for path in modules(place):
-        for node in ast.walk(tree_of(path)):
+        for node in imports_of(tree_of(path)):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif node.module:
                 names = [node.module]
             else:
                 continue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.code_trees import tree_of
+from tests.code_trees import imports_of, nodes_of, tree_of
 from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def name_of(path: Path) -> str:
 
 def imported(tree: ast.AST, *, module_level_only: bool) -> set[str]:
     """The top-level packages a module imports."""
-    nodes = tree.body if module_level_only and isinstance(tree, ast.Module) else list(ast.walk(tree))
+    nodes = tree.body if module_level_only and isinstance(tree, ast.Module) else imports_of(tree)
     found = set()
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -81,7 +81,7 @@ def is_size_free(path: Path, tree: ast.Module) -> bool:
 
 
 def long_functions(tree: ast.AST) -> list[str]:
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
 
 
@@ -112,11 +112,11 @@ def wiring_problems(tree: ast.Module) -> list[str]:
     packages = imported(tree, module_level_only=False) - {"__future__", "airflow", "deltaworks", "datetime"}
     from_library = [
         str(node.module)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("deltaworks")
     ]
     engines = [module for module in from_library if not module.startswith(("deltaworks.airflow", "deltaworks.specs"))]
-    definitions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    definitions = [node.name for node in nodes_of(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return [*sorted(packages), *engines, *definitions]
 
 
@@ -190,7 +190,7 @@ def other_readers(tree: ast.AST, names: set[str]) -> list[int]:
     """The lines where a library's function that reads files is called."""
     if "deltalake" not in imported(tree, module_level_only=False):
         names = names - {"scan"}  # redaction scans too
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(tree) if isinstance(node, ast.Call)]
     return [
         call.lineno
         for call in calls
@@ -212,7 +212,7 @@ def deltalakes_files(tree: ast.AST) -> list[int]:
     """The lines where a Delta table is read through Python objects of deltalake's instead of a file system."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in {"to_pyarrow_dataset", "to_pyarrow_table"}
@@ -267,7 +267,7 @@ def unpickled_results(tree: ast.AST) -> list[int]:
     """Returns the lines that collect what Python workers return as Spark pickled it."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in {"collect", "take", "first", "reduce", "aggregate", "toLocalIterator", "foreachPartition"}

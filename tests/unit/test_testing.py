@@ -14,7 +14,7 @@ import pytest
 from deltaworks import testing
 from deltaworks.fixtures.results import run_fixtures
 from deltaworks.testing import declare_columns, declare_table, load_project, present, write_project
-from tests.code_trees import tree_of
+from tests.code_trees import imports_of, tree_of
 from tests.processes import run_process
 from tests.unit.feeds.test_process import examples
 
@@ -98,14 +98,14 @@ def test_a_missing_value_fails_the_test() -> None:
 
 
 def imports_testing(tree: ast.AST) -> bool:
-    names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = [node.module or "" for node in imports_of(tree) if isinstance(node, ast.ImportFrom)]
     names += [
         f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
+        for node in imports_of(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     ]
-    names += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [alias.name for node in imports_of(tree) if isinstance(node, ast.Import) for alias in node.names]
     return "deltaworks.testing" in names
 
 

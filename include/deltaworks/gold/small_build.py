@@ -29,7 +29,7 @@ from deltaworks.specs.checks.row_expressions import UnsupportedSqlError
 from deltaworks.specs.gold import ChecksSpec, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.free_memory import free_memory_bytes
+from deltaworks.tables.duckdb_session import free_memory_bytes
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, parse_schema_string, state_at
 from deltaworks.tables.rewrite import SparkRequiredError

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -16,20 +18,52 @@ import pytest
 from deltaworks.console.console import DOCUMENT_THREADS, THREADS
 from deltaworks.console.page_process import PageProcess
 from tests.console_harness import ConsoleHarness, console_harness
+from tests.dags.airflow_project import write_project
 from tests.waiting import eventually
+
+
+@contextlib.contextmanager
+def running_page_process() -> Iterator[PageProcess]:
+    process = PageProcess(start_seconds=60)
+    try:
+        yield process
+    finally:
+        process.close()
 
 
 @pytest.fixture
 def page_process() -> Iterator[PageProcess]:
-    process = PageProcess(start_seconds=60)
-    yield process
-    process.close()
+    with running_page_process() as process:
+        yield process
 
 
 @pytest.fixture
 def remote_harness(harness: ConsoleHarness, page_process: PageProcess) -> ConsoleHarness:
     """The console of `harness` whose pages are rendered by a page process."""
     return console_harness(harness.catalog.root, renderer=page_process)
+
+
+@dataclass(frozen=True, slots=True)
+class Consoles:
+    """Two consoles over one project: its pages are rendered here, and by a page process."""
+
+    here: ConsoleHarness
+    remote: ConsoleHarness
+
+
+@pytest.fixture(scope="module")
+def consoles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consoles]:
+    """Consoles of tests that change nothing; a page process takes seconds to start."""
+    project = write_project(tmp_path_factory.mktemp("consoles") / "project")
+    with pytest.MonkeyPatch.context() as patched, running_page_process() as process:
+        patched.setenv("DELTAWORKS_PROJECT", str(project))
+        patched.setenv("DELTAWORKS_ENVIRONMENT", "local")
+        here = console_harness(project)
+        declare_dashboard(here)
+        remote = console_harness(project, renderer=process)
+        # The process has the variables of its start.
+        assert remote.get("/").status_code == 200
+        yield Consoles(here, remote)
 
 
 def pid_of(page_process: PageProcess) -> int:
@@ -55,9 +89,8 @@ def test_the_page_process_and_the_host_render_the_same_pages_for_every_person(
     assert "games" not in remote_harness.get("/", by="eve").text, "whoever may not see it is shown none of it"
 
 
-def test_a_current_copy_gets_304_and_other_requests_a_compressed_page(
-    harness: ConsoleHarness, remote_harness: ConsoleHarness
-) -> None:
+def test_a_current_copy_gets_304_and_other_requests_a_compressed_page(consoles: Consoles) -> None:
+    remote_harness = consoles.remote
     first = remote_harness.get("/", accept_encoding="gzip")
     assert first.headers["content-encoding"] == "gzip"
     assert first.headers["vary"] == "Accept-Encoding"
@@ -93,16 +126,16 @@ def test_a_process_that_is_starting_shows_a_page_that_comes_back(harness: Consol
     process.close()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_crashed_page_process_is_restarted_and_no_page_is_missing(
-    remote_harness: ConsoleHarness, page_process: PageProcess, end: signal.Signals
+    remote_harness: ConsoleHarness, page_process: PageProcess
 ) -> None:
     assert remote_harness.get("/").status_code == 200
-    before = pid_of(page_process)
-    os.kill(before, end)
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        before = pid_of(page_process)
+        os.kill(before, end)
 
-    assert [remote_harness.get("/").status_code for _ in range(3)] == [200] * 3
-    assert pid_of(page_process) != before
+        assert [remote_harness.get("/").status_code for _ in range(3)] == [200] * 3, end
+        assert pid_of(page_process) != before, end
 
 
 DASHBOARD = """\
@@ -128,10 +161,8 @@ def process_with_reads(program: Path) -> PageProcess:
     return PageProcess(command=(sys.executable, "-c", code), start_seconds=60)
 
 
-def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(
-    harness: ConsoleHarness, remote_harness: ConsoleHarness
-) -> None:
-    declare_dashboard(harness)
+def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(consoles: Consoles) -> None:
+    remote_harness = consoles.remote
     page = "/dashboards/games/noc?from=2026-03-01&to=2026-03-02"
 
     shown, listed = remote_harness.get(page), remote_harness.get("/dashboards")
@@ -148,24 +179,22 @@ def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(
     assert remote_harness.get("/dashboards/games/noc?from=yesterday").status_code == 400
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "os.kill(os.getpid(), 9)", "print('{')"])
-def test_a_crash_while_a_dashboard_is_drawn_affects_no_other_page(
-    harness: ConsoleHarness, tmp_path: Path, end: str
-) -> None:
+def test_a_crash_while_a_dashboard_is_drawn_affects_no_other_page(harness: ConsoleHarness, tmp_path: Path) -> None:
     declare_dashboard(harness)
     crash = tmp_path / "reads.py"
-    crash.write_text(f"import os\n{end}\n")
     process = process_with_reads(crash)
     try:
         console = console_harness(harness.catalog.root, renderer=process)
         console.get("/")
         pid = pid_of(process)
+        for day, end in enumerate(("os.abort()", "os.kill(os.getpid(), 9)", "print('{')"), start=1):
+            crash.write_text(f"import os\n{end}\n")
 
-        answer = console.get("/dashboards/games/noc")
+            answer = console.get(f"/dashboards/games/noc?from=2026-03-0{day}&to=2026-03-0{day + 1}")
 
-        assert (answer.status_code, "ended with exit code" in answer.text) == (500, True)
-        assert console.get("/").status_code == 200
-        assert pid_of(process) == pid, "the page process has not ended"
+            assert (answer.status_code, "ended with exit code" in answer.text) == (500, True), end
+            assert console.get("/").status_code == 200
+            assert pid_of(process) == pid, "the page process has not ended"
     finally:
         process.close()
 

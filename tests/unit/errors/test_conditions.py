@@ -31,7 +31,7 @@ from deltaworks.errors.conditions import (
     verdict_alerts,
 )
 from deltaworks.errors.docs_tables import PAGES, page_with_tables
-from tests.code_trees import tree_of
+from tests.code_trees import nodes_of, tree_of
 from tests.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,7 +57,7 @@ def raised_conditions() -> dict[str, set[str]]:
     nodes = [
         node
         for path in sources()
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(tree_of(path))
         if isinstance(node, ast.ClassDef | ast.Call | ast.Dict)
     ]
     kinds = {kind.__name__: kind.__name__ for kind in KINDS}
@@ -91,7 +91,7 @@ def causes_of_findings() -> set[str]:
     return {
         node.args[1].value
         for tree in trees
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", None) == "Finding"
         and len(node.args) > 1

@@ -18,7 +18,7 @@ from deltaworks.gold.pinned_inputs import BUILT_FROM, FINGERPRINT, PinnedInput
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.preview import duckdb_condition, planned_rows
 from deltaworks.gold.table_build import TableJob
-from deltaworks.gold.translation import translate
+from deltaworks.gold.translation import Translation, translate
 from deltaworks.specs.gold import ChecksSpec, DedupeSpec
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.lake import Lake, duckdb_source
@@ -69,13 +69,18 @@ def planned_answer(
     lake: Lake, plan: GoldPlan, sql: str, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
 ) -> pa.Table:
     """Returns the planned rows of a gold table over its pinned inputs."""
-    return planned_rows(lake, plan, translate(sql), inputs, dedupe)
+    return planned_rows(lake, plan, _translated(sql), inputs, dedupe)
+
+
+def in_duckdb(sql: str) -> str:
+    """Translates a Spark query to DuckDB; cached."""
+    return _translated(sql).sql
 
 
 @cache
-def in_duckdb(sql: str) -> str:
-    """Translates a Spark query to DuckDB; cached."""
-    return translate(sql).sql
+def _translated(sql: str) -> Translation:
+    # A translation takes longer than its query over the few rows of a test, and tests build a table many times.
+    return translate(sql)
 
 
 def _written(plan: GoldPlan) -> str:

@@ -178,7 +178,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(60, slow=True))
 @given(steps=STEPS, within_days=st.sampled_from([None, 0, 1, 2]), max_ids=st.sampled_from([5, 10**9]))
 def test_held_answers_equal_the_sql_over_all_rows(
     steps: Sequence[tuple[Any, ...]], within_days: int | None, max_ids: int

@@ -6,6 +6,7 @@ import gzip
 import re
 from collections.abc import Callable, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,12 @@ def test_gold_built_step_by_step_is_that_of_everything_at_once(tmp_path: Path) -
     assert all("T" in hour for built in minutes for hour in built or ())
 
 
+@cache
+def repeating_viewers() -> tuple[list[Delivery], ViewersTruth]:
+    """Viewers whose logs often come again, so that some object of these few does."""
+    return viewers(faults=ViewerFaults(duplicate_logs=0.5))
+
+
 @pytest.mark.parametrize(
     ("file", "protection", "off", "question"),
     [
@@ -157,8 +164,7 @@ def test_gold_built_step_by_step_is_that_of_everything_at_once(tmp_path: Path) -
 def test_without_a_protection_the_answer_is_another(
     tmp_path: Path, file: str, protection: str, off: str | None, question: str
 ) -> None:
-    # Often enough that some object of these few comes again.
-    deliveries, truth = viewers(faults=ViewerFaults(duplicate_logs=0.5))
+    deliveries, truth = repeating_viewers()
     lake = ShippedLake(tmp_path, *VIDEO, edit=taking_away(file, protection, off))
     land(lake, deliveries, *VIDEO)
     seen_by_check = False
