@@ -239,11 +239,9 @@ def console_harness(
         catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
         renderer=renderer,
     )
-<<<<<<< HEAD
-    return ConsoleHarness(catalog, objects, people, acts, TestClient(build_console(console, streams=streams)))
-=======
-    return ConsoleHarness(catalog, objects, people, acts, TestClient(_ApplicationOf(console)))
->>>>>>> w-tests
+    # Streams of widgets belong to one application; all others share one, whose routes take long to build.
+    application = _ApplicationOf(console) if streams is None else build_console(console, streams=streams)
+    return ConsoleHarness(catalog, objects, people, acts, TestClient(application))
 
 
 def page_context(
