@@ -18,7 +18,6 @@ from deltaworks.control.clock import parse_iso, parse_range_end, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.rules.backtest import Backtest
@@ -114,6 +113,8 @@ def backtest(
     """Evaluate a rule on past data: episodes, notifications, detection delay and false positives."""
     project = catalog()
     spec = project.pipeline(pipeline)
+    from deltaworks.specs.catalog import find_by_name
+
     rule_spec = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
     start, end = _parse_span(since, until)
     from deltaworks.rules.backtest import backtest as run

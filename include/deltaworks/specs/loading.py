@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,9 +10,12 @@ from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec
+from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.overrides import Overrides, merge
+from deltaworks.specs.project_folder import project_root
 from deltaworks.specs.spec_errors import SpecError, invalid_spec_error
 from deltaworks.specs.validation_errors import Declaration, to_spec_errors
+from deltaworks.specs.weak_secrets import check_secrets
 from deltaworks.specs.yaml_reader import InvalidYamlError, YamlDocument, load_yaml
 
 NO_KEYS = "the file has no keys; see docs/reference/pipeline/index.md"
@@ -71,3 +75,20 @@ def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
         return model.model_validate(declaration.data)
     except ValidationError as error:
         raise invalid_spec_error(to_spec_errors(error, declaration, model)) from None
+
+
+def environment_file(environment: str | None = None, *, root: Path | None = None) -> Path:
+    """Returns the file of an environment, by default of DELTAWORKS_ENVIRONMENT or `local`."""
+    name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
+    return (root or project_root()) / "include" / "environments" / f"{name}.yaml"
+
+
+def load_environment(path: Path) -> EnvironmentSpec:
+    """Reads the file of an environment, without any other spec of the project.
+
+    Raises:
+        ConfigError: as `load_spec`; SECRET_WEAK for a blank or well-known secret outside `local`.
+    """
+    spec = load_spec(EnvironmentSpec, path).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
+    check_secrets(spec, path, environment=path.stem)
+    return spec
