@@ -135,7 +135,7 @@ class _DateBuild:
 
     def __call__(self, clock: Clock) -> None:
         from deltaworks.control import paths
-        from deltaworks.gold.table_commit import ENGINE
+        from deltaworks.gold.table_commit import ENGINE, SPARK
         from deltaworks.tables.lake import Lake
         from deltaworks.tables.log import commit_history
 
@@ -152,7 +152,8 @@ class _DateBuild:
                 text=True,
                 check=False,
             )
-        clock.record(cpu_seconds=round(_child_cpu_seconds() - before, 2))
+        if self.engine != SPARK:  # the JVM of a session is not waited for, so its time is unknown
+            clock.record(cpu_seconds=round(_child_cpu_seconds() - before, 2))
         opened = lake.open(key)
         newest = () if opened is None else commit_history(lake, key, newest=opened.version(), limit=1)
         engines = [commit.metadata.get(ENGINE) for commit in newest]

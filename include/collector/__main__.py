@@ -10,7 +10,7 @@ from pathlib import Path
 from collector.process import CollectorProcess
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.loading import load_collector
+from deltaworks.specs.collector_file import load_collector
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

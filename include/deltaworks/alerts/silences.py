@@ -43,7 +43,7 @@ def subject_words(subject: str) -> list[str]:
 class Silence(Record):
     """One silence. `subject` is a glob. `ended_at` stays empty until its end was processed."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
         noun="silence",
         unreadable_condition="SILENCE_UNREADABLE",

@@ -6,17 +6,12 @@ from collections.abc import Iterable
 
 import typer
 
-from deltaworks.alerts.channels import channel_problems, project_channels
-from deltaworks.alerts.deadman import open_deadman
-from deltaworks.alerts.notification import sample_notifications
 from deltaworks.alerts.raising import Alert, alerts, flush_alerts
-from deltaworks.alerts.sending import retry_now, send_notifications
 from deltaworks.alerts.silences import silences as all_silences
-from deltaworks.cli.context import apply_settings, catalog
+from deltaworks.cli.context import apply_settings, catalog, lake_objects
 from deltaworks.cli.output import listing_command, print_line
 from deltaworks.cli.rules import backtest, rules
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.processes import channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
@@ -30,8 +25,7 @@ def show(
     include_ended: bool = typer.Option(False, "--all", help="Include recently ended ones."),
 ) -> list[str | Listing]:
     """List open alerts, the most severe first."""
-    objects = open_objects(catalog().environment.lake)
-    selected = [alert for alert in alerts(objects) if include_ended or alert.state.is_open]
+    selected = [alert for alert in alerts(lake_objects()) if include_ended or alert.state.is_open]
     return [alert_listing(selected)] if selected else ["No alert is open.", alert_listing(())]
 
 
@@ -58,9 +52,7 @@ def silences(
 ) -> list[str | Listing]:
     """List silences. Create one with `alerts silence`."""
     now = utc_now()
-    selected = [
-        one for one in all_silences(open_objects(catalog().environment.lake)) if include_ended or one.is_active_at(now)
-    ]
+    selected = [one for one in all_silences(lake_objects()) if include_ended or one.is_active_at(now)]
     listing = Listing(("pipeline", "cause", "subject", "until", "by", "reason", "state"), title="silences")
     for one in selected:
         state = "active" if one.is_active_at(now) else "ended"
@@ -71,6 +63,9 @@ def silences(
 @app.command()
 def send() -> None:
     """Send pending notifications now, including suppressed ones that are still true."""
+    from deltaworks.alerts.channels import project_channels
+    from deltaworks.alerts.sending import send_notifications
+
     project = catalog()
     objects = open_objects(project.environment.lake)
     flush_alerts(objects)
@@ -92,6 +87,11 @@ def check(
 
     If the test of `--send` succeeds on a channel, its pending notifications are sent at the next health check.
     """
+    from deltaworks.alerts.channels import channel_problems, project_channels
+    from deltaworks.alerts.notification import sample_notifications
+    from deltaworks.alerts.sending import retry_now
+    from deltaworks.control.health.processes import channel_warning
+
     project = catalog()
     environment, problem_count = project.environment, 0
     if warning := channel_warning(environment.alerts):
@@ -115,6 +115,8 @@ def check(
 
 def deadman() -> None:
     """Alert if the health check has not run for too long, and exit with 21. For cron, a timer or a CronJob."""
+    from deltaworks.alerts.deadman import open_deadman
+
     apply_settings()
     health_check = open_deadman().check()
     if health_check.state == "unreadable":

@@ -87,7 +87,7 @@ def collector_key(
 
     The file has only the digest. A running collector reads the changed file within seconds.
     """
-    from deltaworks.specs.loading import collector_files
+    from deltaworks.specs.collector_file import collector_files
     from deltaworks.specs.project import load_catalog
     from deltaworks.specs.sources import FileSourceSpec
 
@@ -125,7 +125,7 @@ def _add_source(project: Catalog, name: str, file: Path, lines: list[str]) -> No
     Raises:
         ConfigError: SPEC_INVALID.
     """
-    from deltaworks.specs.loading import load_collector
+    from deltaworks.specs.collector_file import load_collector
 
     before = file.read_text(encoding="utf-8")
     match = _SOURCES_LINE.search(before)

@@ -21,6 +21,7 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.storage import AwsSpec
 
 if TYPE_CHECKING:
+    from deltaworks.control.objects import ObjectStore
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.environment import EnvironmentSpec
 
@@ -64,6 +65,21 @@ def catalog(*, required_service: Service | None = "lake") -> Catalog:
     if required_service is not None:
         require_reachable(project.environment, required_service)
     return project
+
+
+def lake_objects() -> ObjectStore:
+    """Opens the control objects of the environment's lake, for commands that need no spec of a pipeline.
+
+    Raises:
+        TransientError: STORAGE_UNREACHABLE within about a second if the lake does not answer.
+    """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.specs.loading import environment_file, load_environment
+
+    apply_settings()
+    environment = load_environment(environment_file())
+    require_reachable(environment, "lake")
+    return open_objects(environment.lake)
 
 
 def require_reachable(environment: EnvironmentSpec, service_name: Service) -> None:

@@ -23,7 +23,6 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import system_user
 from deltaworks.control.records.remediation import RemediationRecords
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.rules.backtest import Backtest, Detection
@@ -119,6 +118,8 @@ def backtest(
     """Evaluate a rule on past data: episodes, notifications, detection delay and false positives."""
     project = catalog()
     spec = project.pipeline(pipeline)
+    from deltaworks.specs.catalog import find_by_name
+
     rule_spec = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
     start, end = _parse_span(since, until)
     from deltaworks.rules.backtest import backtest as run

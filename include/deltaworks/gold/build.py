@@ -26,7 +26,6 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error, error_of_table
 from deltaworks.errors import (
     ConcurrencyError,
-    ConfigError,
     ContractError,
     DeltaworksError,
     FencedError,
@@ -37,13 +36,12 @@ from deltaworks.gold.answer import raise_failed_checks
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, record_failed, record_refreshed
-from deltaworks.gold.plan import Answer
+from deltaworks.gold.plan import Answer, select_gold_tables
 from deltaworks.gold.small_build import SmallBuilds
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, commit_answer, describe_gold, plan_job
 from deltaworks.gold.table_commit import PARTIAL_SUMS
-from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, build_order
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changed_hours import changed_hours
@@ -512,20 +510,3 @@ def _blocked_result(
         failed_inputs = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
         reason = f"input {', '.join(failed_inputs)} failed its checks"
     return GoldTableResult(table.name, True, reason, {}, checks_passed=False) if failed_inputs else None
-
-
-def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:
-    """Returns the named gold tables, or all, in dependency order.
-
-    Raises:
-        ConfigError: GOLD_TABLE_UNKNOWN.
-    """
-    declared = {table.name: table for table in spec.gold.tables}
-    unknown = sorted(set(tables or ()) - set(declared))
-    if unknown:
-        raise ConfigError(
-            "GOLD_TABLE_UNKNOWN",
-            f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
-            hint=nearest_names_hint(unknown, declared, prefix="Its gold tables are"),
-        )
-    return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]

@@ -38,7 +38,9 @@ from deltaworks.gold.parts import (
     widen_dates,
 )
 from deltaworks.gold.row_differences import count_differing_rows
-from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, IntervalsSpec
+from deltaworks.specs.base import nearest_names_hint
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, IntervalsSpec, build_order
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import Changes, Partition, changed_partitions
 from deltaworks.tables.lake import Lake
 
@@ -108,6 +110,23 @@ class GoldPlan:
     def has_work(self) -> bool:
         """Whether any rows have to be written."""
         return not self.output.is_empty
+
+
+def select_gold_tables(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:
+    """Returns the named gold tables, or all, in dependency order.
+
+    Raises:
+        ConfigError: GOLD_TABLE_UNKNOWN.
+    """
+    declared = {table.name: table for table in spec.gold.tables}
+    unknown = sorted(set(tables or ()) - set(declared))
+    if unknown:
+        raise ConfigError(
+            "GOLD_TABLE_UNKNOWN",
+            f"Pipeline {spec.pipeline!r} has no gold table {', '.join(unknown)}.",
+            hint=nearest_names_hint(unknown, declared, prefix="Its gold tables are"),
+        )
+    return [table for table in build_order(spec.gold.tables) if not tables or table.name in tables]
 
 
 def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:

@@ -30,7 +30,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.gold.answer import failed_checks
-from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold, select_gold_tables
+from deltaworks.gold.build import log_failure, raise_failures, rebuild_gold
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.parts import Part
@@ -44,7 +44,7 @@ from deltaworks.gold.pinned_inputs import (
     read_built_from,
     record_refreshed,
 )
-from deltaworks.gold.plan import full_plan
+from deltaworks.gold.plan import full_plan, select_gold_tables
 from deltaworks.gold.row_differences import count_differing_rows
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job, published_rows
 from deltaworks.specs.catalog import Catalog

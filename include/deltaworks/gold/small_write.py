@@ -11,14 +11,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.parts import Part
 from deltaworks.specs.descriptions import TableDescription
 from deltaworks.specs.gold import GoldTableSpec
@@ -31,11 +29,18 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, total_rows
 from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaworks.gold.input_views import InputViews
+
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
 def has_same_columns(state: TableState, answer: DataFrame) -> bool:
     """Whether a table has exactly the columns of the result, in the same order."""
+    from pyspark.sql.types import StructType
+
     present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
     return [(f.name, f.dataType.simpleString()) for f in present] == [
         (f.name, f.dataType.simpleString()) for f in answer.schema

@@ -28,11 +28,11 @@ from deltaworks.control.job import error_of_table
 from deltaworks.control.objects import open_objects
 from deltaworks.control.summaries.jobs import GoldVerification, read_gold_verification
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
-from deltaworks.gold.build import log_failure, raise_failures, select_gold_tables
+from deltaworks.gold.build import log_failure, raise_failures
 from deltaworks.gold.input_views import InputViews, filter_part
 from deltaworks.gold.parts import shift_dates
 from deltaworks.gold.pinned_inputs import InputSizes, pin_inputs, read_built_from
-from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan
+from deltaworks.gold.plan import GoldPlan, affected_days, dated_plan, full_plan, select_gold_tables
 from deltaworks.gold.row_differences import CURRENT, REBUILT, SPARK, RowComparison
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.catalog import Catalog

@@ -152,7 +152,7 @@ def explain_gold(catalog: Catalog, pipeline: str, *, tables: Collection[str] = (
         ConfigError: GOLD_TABLE_UNKNOWN.
         OSError: a file of SQL cannot be read.
     """
-    from deltaworks.gold.build import select_gold_tables
+    from deltaworks.gold.plan import select_gold_tables
     from deltaworks.specs.checks.refresh_class import classify
     from deltaworks.tables.lake import Lake
 

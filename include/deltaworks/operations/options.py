@@ -65,7 +65,7 @@ class OnlyFor:
 class Options(BaseModel):
     """Base class of the options of operations."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod

@@ -1,23 +1,21 @@
-"""Loads a YAML file into a spec: of a pipeline, an environment, or a collector, which is checked against the pipelines.
-
-Error messages name file, line, key and the expected value.
-"""
+"""Loads a YAML file into a spec. Error messages name file, line, key and the expected value."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import os
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Problem, Spec, suggest_name
-from deltaworks.specs.catalog import find_by_name
-from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.base import Spec
+from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.overrides import Overrides, merge
+from deltaworks.specs.project_folder import project_root
 from deltaworks.specs.spec_errors import SpecError, invalid_spec_error
 from deltaworks.specs.validation_errors import Declaration, to_spec_errors
+from deltaworks.specs.weak_secrets import check_secrets
 from deltaworks.specs.yaml_reader import InvalidYamlError, YamlDocument, load_yaml
 
 NO_KEYS = "the file has no keys; see docs/reference/pipeline/index.md"
@@ -79,43 +77,18 @@ def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
         raise invalid_spec_error(to_spec_errors(error, declaration, model)) from None
 
 
-def collector_files(root: Path) -> dict[str, Path]:
-    """Returns the spec files of a project's collectors, by name."""
-    return {path.stem: path for path in sorted((root / "include" / "collectors").glob("*.yaml"))}
+def environment_file(environment: str | None = None, *, root: Path | None = None) -> Path:
+    """Returns the file of an environment, by default of DELTAWORKS_ENVIRONMENT or `local`."""
+    name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
+    return (root or project_root()) / "include" / "environments" / f"{name}.yaml"
 
 
-def load_collector(name: str, *, root: Path) -> CollectorSpec:
-    """Loads a collector of a project by name.
-
-    Raises:
-        ConfigError: COLLECTOR_UNKNOWN with the closest name; SPEC_INVALID with file, line and key of each error.
-    """
-    pipelines = {path.parent.name for path in (root / "include" / "pipelines").glob("*/pipeline.yaml")}
-    return read_collector(find_by_name(name, collector_files(root), "collector"), pipelines=pipelines)
-
-
-def read_collector(path: Path, *, pipelines: Collection[str], overrides: Overrides | None = None) -> CollectorSpec:
-    """Reads and validates a collector's file.
-
-    Args:
-        pipelines: names of all pipelines.
-        overrides: values that the environment or variables replace, such as write keys.
+def load_environment(path: Path) -> EnvironmentSpec:
+    """Reads the file of an environment, without any other spec of the project.
 
     Raises:
-        ConfigError: SPEC_INVALID with file, line and key of each error; SPEC_MISSING; SPEC_NOT_YAML.
+        ConfigError: as `load_spec`; SECRET_WEAK for a blank or well-known secret outside `local`.
     """
-    declaration = read_declaration(path, overrides=overrides)
-    spec = parse_spec(CollectorSpec, declaration)
-    if errors := [declaration.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
-        raise invalid_spec_error(errors)
+    spec = load_spec(EnvironmentSpec, path).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
+    check_secrets(spec, path, environment=path.stem)
     return spec
-
-
-def collector_problems(spec: CollectorSpec, path: Path, pipelines: Collection[str]) -> Iterator[Problem]:
-    """Yields conflicts between a collector, its file and the pipelines."""
-    if spec.collector != path.stem:
-        yield ("collector",), (f"the file is named {path.stem!r}: give the collector the same name, or rename the file")
-    for name, source in spec.sources.items():
-        if source.pipeline not in pipelines:
-            text = f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, sorted(pipelines))}"
-            yield ("sources", name, "pipeline"), text

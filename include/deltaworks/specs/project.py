@@ -10,9 +10,10 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import parse_bytes, suggest_name
 from deltaworks.specs.catalog import Catalog, find_by_name, project_root
+from deltaworks.specs.collector_file import collector_files, read_collector
 from deltaworks.specs.cross_checks import cross_check_errors
-from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
-from deltaworks.specs.loading import collector_files, load_spec, parse_spec, read_collector, read_declaration
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.loading import environment_file, load_environment, load_spec, parse_spec, read_declaration
 from deltaworks.specs.overrides import overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
@@ -43,10 +44,8 @@ def load_catalog(
             SECRET_WEAK for a blank or well-known secret outside `local`.
     """
     root = root or project_root()
-    name = environment or os.environ.get("DELTAWORKS_ENVIRONMENT", "local")
-    env_file = root / "include" / "environments" / f"{name}.yaml"
-    env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
-    check_secrets(env, env_file, environment=name)
+    env_file = environment_file(environment, root=root)
+    env = load_environment(env_file)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
     loader = _ProjectLoader(catalog, env_file, pipeline_files(root))
     for kind, name, read, path in loader.steps(only):

@@ -62,7 +62,7 @@ def error_of(*words: str) -> ConfigError:
         ("pipelines", "show", "shop"),
         ("pipelines", "diff", "shop"),
         ("quarantine", "list", "shop"),
-        ("alerts", "show"),
+        ("alerts", "rules"),
     ],
     ids=" ".join,
 )
@@ -74,6 +74,12 @@ def test_a_command_works_for_valid_pipelines_and_names_skipped_ones(lake: Object
         for name in INVALID:
             assert f"pipeline {name}" in result.stderr
         assert "skipped" in result.stderr
+
+
+def test_alerts_are_listed_without_reading_pipelines(lake: ObjectStore) -> None:
+    result = run("alerts", "show")
+
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("words", [("batches", "store"), ("pipelines", "show", "store"), ("tables", "check", "store")])

@@ -18,7 +18,7 @@ from collector.sinks import DeadLetter
 from deltaworks.events.chunks import Payload
 from deltaworks.sources.delta import RowReader
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.loading import load_collector
+from deltaworks.specs.collector_file import load_collector
 from deltaworks.tables.query import connect
 from generator.games import deliveries, generate_games
 from generator.truth import GamesTruth, TruthCounter

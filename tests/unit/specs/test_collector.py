@@ -10,7 +10,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.loading import load_collector
+from deltaworks.specs.collector_file import load_collector
 from deltaworks.specs.project import load_catalog
 
 PAGE = PROJECT_ROOT / "docs" / "reference/collector-protocol.md"

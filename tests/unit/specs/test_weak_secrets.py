@@ -11,7 +11,8 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.collector import CollectorSpec
-from deltaworks.specs.loading import load_collector, load_spec
+from deltaworks.specs.collector_file import load_collector
+from deltaworks.specs.loading import load_spec
 from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog

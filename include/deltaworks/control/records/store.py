@@ -50,7 +50,7 @@ class RecordPart(BaseModel):
     Values of `Any` fields must be plain JSON: tuples are read back as lists.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed.
@@ -121,7 +121,7 @@ class StateRecord(RecordPart):
     during an upgrade. A subclass with a format declares `format: Literal[<number>]`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed. New values are not validated: a process must not fail because of

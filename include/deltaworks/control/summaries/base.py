@@ -34,13 +34,13 @@ S = TypeVar("S", bound=Record)
 class SummaryPart(RecordPart):
     """A part of a summary. Fields of later releases are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
 
 class Summary(Record):
     """A summary of one pipeline at time `at`. Fields of later releases are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     pipeline: str
     at: str

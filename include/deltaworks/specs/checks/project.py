@@ -21,12 +21,13 @@ from deltaworks.specs.base import KeyPath, Spec, describe_duration, suggest_name
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.cross_checks import ProjectNames, cross_check_errors, environment_problems
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.gold import STREAM_LAG, cross_pipeline_table
 from deltaworks.specs.groups import stream_dag_id
-from deltaworks.specs.loading import NO_KEYS, collector_files, collector_problems, read_declaration
+from deltaworks.specs.loading import NO_KEYS, read_declaration
 from deltaworks.specs.notice_delay import notice_delay
 from deltaworks.specs.overrides import Overrides, overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
