@@ -50,7 +50,7 @@ from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
 CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
 #: Pages of pipelines other than games, and page parts that read its tables, which do not exist here.
-COLD = ("mutations", "cascade", "samples", "history", "certificates", "dashboards")
+COLD = ("mutations", "cascade", "samples", "history", "certificates", "dashboards", "widgets")
 NAMESPACE = "players"
 PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: drop}}]}}\n"
 #: Captured in addition to the registered pages.

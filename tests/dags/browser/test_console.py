@@ -137,7 +137,12 @@ class MonitoredPage:
         page.on("request", self._request)
 
     def open(self, path: str) -> None:
-        self.page.goto(f"{self.site.url}/deltaworks{path}")
+        answer = self.page.goto(f"{self.site.url}/deltaworks{path}")
+        # A page whose data are still being read comes back by itself, which would abort the next one.
+        while answer is not None and "refresh" in answer.headers:
+            with self.page.expect_navigation() as navigation:
+                pass
+            answer = navigation.value
 
     def _note(self, kind: str, text: str) -> None:
         if kind == "error" and not text.startswith(_REPORTED):

@@ -37,6 +37,10 @@ ANSWERS = {
     "/dashboards": (303, 403, 200, 200, 200),
     # Games declares no dashboards.
     "/dashboards/{pipeline}/{name}": (303, 403, 404, 404, 404),
+    "/widgets": (303, 403, 200, 200, 200),
+    # Games declares no widgets.
+    "/widgets/{pipeline}/{view}": (303, 403, 404, 404, 404),
+    "/widgets/{pipeline}/{view}/events": (303, 403, 404, 404, 404),
     "/costs": (303, 403, 200, 200, 200),
     "/lineage": (303, 403, 200, 200, 200),
     # Games declares no mutations.
@@ -62,6 +66,7 @@ def address_of(route: str) -> str:
     values = {
         "pipeline": "games",
         "table": "events",
+        "view": "popular",
         "batch": "812",
         "dag_id": "games__stream",
         "digest": asset.digest,

@@ -26,8 +26,8 @@ from tests.waiting import eventually
 #: Words that a page must not say of a lake in which all is well.
 FALSE_WORDS = ("HEARTBEAT_STALE", "HEALTH_SILENT", "HEARTBEAT_UNREADABLE", "</span> unhealthy", "has not answered")
 PAUSES = (0, 20, 50, 240, 600, 1800)
-#: Pages that read tables in a child process, and those of namespaces, which this project does not have.
-_OTHERS = ("cascade", "history", "samples", "certificates", "erasures")
+#: Pages that read tables in a child process, and those of namespaces and widgets, which this project does not have.
+_OTHERS = ("cascade", "history", "samples", "certificates", "erasures", "widget")
 ROUTES = {
     page.name: page.route.format(pipeline="games", batch=1, table="purchase", dag_id="games__stream")
     for page in PAGES
@@ -127,6 +127,7 @@ def test_no_page_judges_what_it_read_before_a_pause(lake: Lake, pause: int, monk
             "lineage",
             "dashboards",
             "mutations",
+            "widgets",
         }, "only pages that read no records of this project"
     lake.storage.answers.set()
     for name, route in ROUTES.items():
