@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from deltaworks.specs.checks.portable_query import quoted_name
 from deltaworks.specs.checks.refresh_class import DistinctCount, MergeableQuery
-from deltaworks.specs.checks.row_expressions import quoted_name
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.id_hashes import HashRuns, IdHashes, hash_ids
 

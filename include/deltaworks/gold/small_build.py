@@ -24,8 +24,7 @@ from deltaworks.gold.preview import planned_answer
 from deltaworks.gold.table_build import GoldTableResult, TableJob, commit_answer, may_be_empty, unpublished
 from deltaworks.gold.table_commit import DUCKDB
 from deltaworks.gold.translation import Translation
-from deltaworks.specs.checks.portable_query import PortableQuery, portable_query
-from deltaworks.specs.checks.row_expressions import UnsupportedSqlError
+from deltaworks.specs.checks.portable_query import PortableQuery, UnsupportedSqlError, portable_query
 from deltaworks.specs.gold import ChecksSpec, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec

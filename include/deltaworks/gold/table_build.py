@@ -33,11 +33,12 @@ from deltaworks.gold.plan import (
     plan_rebuild,
     with_dates,
 )
-from deltaworks.gold.small_write import file_effect_of, has_same_columns
 from deltaworks.gold.table_commit import (
     SPARK,
     BuildCommit,
     Engine,
+    file_effect_of,
+    has_same_columns,
     overtaken_error,
     replace_part,
     write_answer,

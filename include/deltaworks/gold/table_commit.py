@@ -1,34 +1,209 @@
 """Commits the answer of a gold table's build, in one commit that names its inputs and what computed it.
 
-Small answers are committed by the driver (`gold.small_write`), larger ones with Spark's writer. The build number guards
-the commit: a repetition commits nothing, and of two concurrent builds one commits.
+Large results are written with Spark's writer. Its overwrite takes a dozen jobs and several log reads, even for few
+rows, and most refreshes write some thousand. Small results, and the first rows of a new table, are therefore collected
+as Arrow and committed by the driver: one file per date, or per hour in tables with a grain, so that the next build of
+an hour can remove files without reading them.
+
+The build number guards the commit: a repetition commits nothing, and of two concurrent builds one commits.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
+from deltaworks.gold.parts import Part
 from deltaworks.gold.pinned_inputs import BUILT_FROM, FINGERPRINT, LATE_ROWS, BuiltFrom
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.gold.small_write import create_small_table, has_small_inputs, write_small_answer
-from deltaworks.specs.descriptions import table_descriptions
+from deltaworks.specs.descriptions import TableDescription, table_descriptions
+from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changed_hours import hours_of
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.creation import NewTable, basic_schema, create_table
+from deltaworks.tables.descriptions import described_fields
+from deltaworks.tables.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, commit_history
+from deltaworks.tables.log import Action, TableState, commit_history, total_rows
+from deltaworks.tables.rewrite import FileEffect, Replacement, ReplaceOutcome, replace_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from deltaworks.gold.input_views import InputViews
+
+
+_DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
+
+
+def has_same_columns(state: TableState, answer: DataFrame) -> bool:
+    """Whether a table has exactly the columns of the result, in the same order."""
+    from pyspark.sql.types import StructType
+
+    present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
+    return [(f.name, f.dataType.simpleString()) for f in present] == [
+        (f.name, f.dataType.simpleString()) for f in answer.schema
+    ]
+
+
+def write_small_answer(
+    answer: DataFrame | pa.Table,
+    lake: Lake,
+    state: TableState,
+    table: GoldTableSpec,
+    part: Part,
+    *,
+    predicate: str,
+    step: Step,
+    user_metadata: str,
+) -> ReplaceOutcome | None:
+    """Replaces the rows of `part` with a small result; returns None if Spark must write it.
+
+    Idempotent per step; safe with concurrent writers.
+
+    Args:
+        answer: in the table's columns.
+        state: of the table, read after the step was chosen.
+        predicate: the condition of the replaced rows.
+
+    Raises:
+        ConcurrencyError, ContractError: from `replace_rows`.
+    """
+    fate = file_effect_of(part, table)
+    before = total_rows(added for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
+    if before is None or before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
+        return None
+    schema_string = state.metadata["schemaString"]
+    rows = answer if isinstance(answer, pa.Table) else collect_rows(answer, schema_string, max_rows=MAX_COLLECTED_ROWS)
+    if rows is None:
+        return None
+    replacement = Replacement(
+        rows=_rows_by_file(rows, part, table),
+        classify_file=fate,
+        retained_rows=_remaining_rows(part, table),
+        predicate=predicate,
+        step=step,
+        user_metadata=user_metadata,
+    )
+    return replace_rows(lake, lake.objects, state.key, replacement, expected=state)
+
+
+def create_small_table(
+    answer: DataFrame,
+    lake: Lake,
+    key: str,
+    table: GoldTableSpec,
+    *,
+    description: TableDescription,
+    properties: Mapping[str, str | None],
+    step: Step,
+    user_metadata: str,
+) -> int | None:
+    """Creates a table with a small result as its first rows, and returns their number.
+
+    Returns None if Spark must write the rows or the table exists.
+
+    Args:
+        properties: of the new table.
+    """
+    schema = basic_schema(answer.schema.jsonValue(), [table.partition_by])
+    if schema is None or _has_defaults_for_tables(answer.sparkSession):
+        return None
+    rows = collect_rows(answer, json.dumps(schema), max_rows=MAX_COLLECTED_ROWS)
+    if rows is None:
+        return None
+    new = NewTable(
+        schema=described_fields(schema, description),
+        description=description.text,
+        partition_by=[table.partition_by],
+        rows=rows,
+        configuration=properties,
+        step=step,
+        user_metadata=user_metadata,
+    )
+    return create_table(lake, key, new)
+
+
+def has_small_inputs(views: InputViews, table: GoldTableSpec) -> bool:
+    """Whether the inputs together have few enough rows to collect the result in the driver."""
+    rows = views.count_rows(table.reads)
+    return rows is not None and rows <= MAX_COLLECTED_ROWS
+
+
+def _has_defaults_for_tables(spark: SparkSession) -> bool:
+    """Whether the session sets default properties for new tables, which only Delta applies."""
+    return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
+
+
+def file_effect_of(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
+    """Returns a function that decides, for a file of a gold table, whether replacing a part removes or rewrites it."""
+    times = "" if table.grain is None else table.grain.column
+
+    def fate(added: Action) -> FileEffect:
+        text = (added.get("partitionValues") or {}).get(table.partition_by)
+        if text is None:
+            return FileEffect.UNCHANGED
+        value = text if table.affects == "same" else dt.date.fromisoformat(text)
+        if part.contains(value):
+            return FileEffect.REMOVED
+        replaced = {hour for hour in part.hours or () if hour.date() == value}
+        if not replaced:
+            return FileEffect.UNCHANGED
+        hours = hours_of(added, times)
+        if hours is None:
+            return FileEffect.REWRITTEN
+        if hours <= replaced:
+            return FileEffect.REMOVED
+        return FileEffect.REWRITTEN if hours & replaced else FileEffect.UNCHANGED
+
+    return fate
+
+
+def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
+    """Returns a function for the rows to keep from rewritten files. It splits them at the replaced hours.
+
+    Without the split, the bounds of a file would span these hours, and every rebuild would rewrite the file.
+    """
+    replaced = sorted(part.hours or ())
+
+    def staying(rows: pa.Table) -> list[pa.Table]:
+        remaining = rows.filter(pc.invert(_single_hours_mask(rows, part, table)))
+        times = remaining.column("" if table.grain is None else table.grain.column)
+        cuts = pa.array(replaced, times.type).cast(pa.int64()).to_numpy()
+        slots = np.searchsorted(cuts, pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), side="right")
+        return [remaining.filter(pa.array(slots == number)) for number in np.unique(slots)]
+
+    return staying
+
+
+def _single_hours_mask(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
+    """Returns a mask of the rows in the part's single hours. Rows without a timestamp are not included."""
+    grain = "" if table.grain is None else table.grain.column
+    hours = pc.floor_temporal(rows.column(grain), unit="hour")
+    return pc.is_in(hours, value_set=pa.array(sorted(part.hours or ()), hours.type), skip_nulls=True)
+
+
+def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.Table]:
+    """Splits rows into files: one per single hour, and one for complete dates."""
+    if table.grain is None or not part.hours:
+        return [rows]
+    is_single_hour = _single_hours_mask(rows, part, table)
+    hours = pc.floor_temporal(rows.column(table.grain.column), unit="hour")
+    single = [rows.filter(pc.equal(hours, pa.scalar(hour, hours.type))) for hour in sorted(part.hours)]
+    return [*single, rows.filter(pc.invert(is_single_hour))]
+
 
 OPERATION = "rebuild_gold"
 #: Keys of `userMetadata`: what identifies a build's commit, and what computed its rows.

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.gold import small_write
+from deltaworks.gold import table_commit
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.file_scan import MAX_FOLDERS, MAX_NAMED_FILES, FileScan, read_plain_files
 from deltaworks.gold.parts import Part
@@ -59,7 +59,7 @@ def test_the_first_build_equals_a_table_created_by_spark(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "kinds"])
-    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", -1)
+    monkeypatch.setattr(table_commit, "MAX_COLLECTED_ROWS", -1)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     ours, other = first_commit(shop, "daily"), first_commit(shop, "again")
@@ -92,7 +92,7 @@ def test_large_inputs_and_default_table_properties_are_left_to_spark(
         rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     finally:
         spark.conf.unset(DEFAULT)
-    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", 3)
+    monkeypatch.setattr(table_commit, "MAX_COLLECTED_ROWS", 3)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     assert first_commit(shop, "daily")["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"

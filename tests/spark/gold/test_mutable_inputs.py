@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.gold import small_write
+from deltaworks.gold import table_commit
 from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.mutation import NAMES_COLUMNS
@@ -119,7 +119,7 @@ def test_gold_reads_and_keeps_undeclared_fields(
     shop = make_project({"shop": (SHOP + "    evolve: rescue\n    keep_rest: variant\n" + GOLD, SQL)})
     shop.append("shop", "events", [colored(0, "a", "red", 1), colored(0, "b", "red", 2), event(1, "c")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["colors", "rests"])
-    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", -1)
+    monkeypatch.setattr(table_commit, "MAX_COLLECTED_ROWS", -1)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
     monkeypatch.undo()
     shop.append("shop", "events", [colored(1, "d", "blue", 4)])

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from deltaworks.specs.checks.row_expressions import (
+from deltaworks.specs.checks.portable_query import (
     Kind,
     RowReader,
     UnsupportedSqlError,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.specs.checks.portable_query import portable_query
-from deltaworks.specs.checks.row_expressions import UnsupportedSqlError
+from deltaworks.specs.checks.portable_query import UnsupportedSqlError, portable_query
 
 EVENTS = {
     "event_date": "date",

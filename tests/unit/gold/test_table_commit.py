@@ -23,14 +23,14 @@ from pyspark.sql.types import StructType
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError
-from deltaworks.gold import build, small_write, table_build, table_commit
+from deltaworks.gold import build, table_build, table_commit
 from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.gold.file_scan import FileScan, file_paths
 from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
 from deltaworks.gold.pinned_inputs import PinnedInput, pin_inputs, read_built_from
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.gold.small_write import write_small_answer
 from deltaworks.gold.table_build import GoldTableResult, build_table
+from deltaworks.gold.table_commit import write_small_answer
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables import files_commit
 from deltaworks.tables.commit import Step
@@ -187,7 +187,7 @@ def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypa
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
-    monkeypatch.setattr(small_write, "accepts_file_commits", lambda *arguments: True)
+    monkeypatch.setattr(table_commit, "accepts_file_commits", lambda *arguments: True)
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
     assert minutes.rows() == {(hour, "a"): 1}
 
@@ -195,7 +195,7 @@ def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypa
 def test_large_answers_are_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
-    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", 1)
+    monkeypatch.setattr(table_commit, "MAX_COLLECTED_ROWS", 1)
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
     assert minutes.rows() == {(hour, "a"): 1}
