@@ -1,11 +1,11 @@
 """Decides whether Spark and DuckDB give the same answer to a gold table's SQL, and renders it for DuckDB.
 
-It is a list of what is allowed. Queries: SELECTs over tables, subqueries and CTEs with inner and left joins, conditions,
-GROUP BY, DISTINCT, and the aggregates of `refresh_class`; differences of dates, sums of integers, and the start of a
-text; `row_number()` if its order leaves no two rows equal. Expressions over a row: columns, literals, conditions,
-comparisons of values of one type, choices, and parts of times and dates. All else is refused with its place in the SQL:
-floating-point arithmetic and sums, functions of text, conversions, estimates, generated rows. The SQL is rendered here
-and not by a translator, so nothing else reaches DuckDB.
+It is a list of what is allowed. Queries: SELECTs over tables, subqueries and CTEs with inner and left joins,
+conditions, GROUP BY, DISTINCT, and the aggregates of `refresh_class`; differences of dates, sums of integers, and the
+start of a text; `row_number()` if its order leaves no two rows equal. Expressions over a row: columns, literals,
+conditions, comparisons of values of one type, choices, and parts of times and dates. All else is refused with its
+place in the SQL: floating-point arithmetic and sums, functions of text, conversions, estimates, generated rows. The
+SQL is rendered here and not by a translator, so nothing else reaches DuckDB.
 """
 
 from __future__ import annotations
