@@ -3,11 +3,13 @@ files."""
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 from pyarrow import fs
@@ -66,6 +68,11 @@ class Harness:
         for batch_id in (2, 3):
             made.land(processor, batch_id)
         return made
+
+    def copied_to(self, root: Path) -> Self:
+        """Returns the pipeline in another folder with what has landed; landing takes longer than most tests."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        return dataclasses.replace(self, root=root)
 
     def declare(self, **columns: str) -> None:
         """Changes the declaration, like an edit of pipeline.yaml before the next start."""

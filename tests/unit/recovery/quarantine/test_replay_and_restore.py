@@ -36,15 +36,21 @@ from tests.unit.recovery.restore.source_harness import SourceHarness
 Place = tuple[int, int]
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> SourceHarness:
-    """Two batches with one quarantined order each, their replay, and a third batch."""
-    stage = SourceHarness.at(tmp_path)
+@pytest.fixture(scope="module")
+def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> SourceHarness:
+    stage = SourceHarness.at(tmp_path_factory.mktemp("landed"))
+    assert isinstance(stage, SourceHarness)
     processor = stage.land_all(0, 1, 2)
     mend(stage)
     replay(stage)
     stage.land_object(processor, 3)
     return stage
+
+
+@pytest.fixture
+def stage(landed_stage: SourceHarness, tmp_path: Path) -> SourceHarness:
+    """Two batches with one quarantined order each, their replay, and a third batch."""
+    return landed_stage.copied_to(tmp_path)
 
 
 def mend(stage: SourceHarness) -> None:

@@ -41,12 +41,17 @@ MINUTE = timedelta(minutes=1)
 ORDERS = paths.table("shop", "orders")
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> SourceHarness:
-    harness = SourceHarness.at(tmp_path)
+@pytest.fixture(scope="module")
+def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> SourceHarness:
+    harness = SourceHarness.at(tmp_path_factory.mktemp("landed"))
     assert isinstance(harness, SourceHarness)
     harness.land_all(0, 1, 2)
     return harness
+
+
+@pytest.fixture
+def stage(landed_stage: SourceHarness, tmp_path: Path) -> SourceHarness:
+    return landed_stage.copied_to(tmp_path)
 
 
 def data_files(lake: Lake, key: str) -> list[Path]:

@@ -43,11 +43,17 @@ def commands(heading: str) -> list[str]:
     return found
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
-    made = SourceHarness.at(tmp_path)
+@pytest.fixture(scope="module")
+def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> SourceHarness:
+    made = SourceHarness.at(tmp_path_factory.mktemp("landed"))
     assert isinstance(made, SourceHarness)
     made.land_all(*LANDED)
+    return made
+
+
+@pytest.fixture
+def stage(landed_stage: SourceHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
+    made = landed_stage.copied_to(tmp_path)
     for module in ("batches", "operations", "tables"):
         monkeypatch.setattr(f"deltaworks.cli.{module}.catalog", made.catalog)
     return made

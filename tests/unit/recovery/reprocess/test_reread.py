@@ -196,12 +196,18 @@ def no_session() -> SparkSession:
     raise AssertionError("Spark was asked for")
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> SourceHarness:
-    """Three objects landed as three batches; one event of each is in quarantine, since its level is no number."""
-    made = SourceHarness.at(tmp_path)
+@pytest.fixture(scope="module")
+def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> SourceHarness:
+    made = SourceHarness.at(tmp_path_factory.mktemp("landed"))
+    assert isinstance(made, SourceHarness)
     made.land_all(*BATCHES)
     return made
+
+
+@pytest.fixture
+def stage(landed_stage: SourceHarness, tmp_path: Path) -> SourceHarness:
+    """Three objects landed as three batches; one event of each is in quarantine, since its level is no number."""
+    return landed_stage.copied_to(tmp_path)
 
 
 def contents(stage: SourceHarness) -> dict[str, list[dict[str, Any]]]:

@@ -34,9 +34,14 @@ ALL = (*TABLES, "quarantine")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Harness:
+def stage(landed_stage: Harness, tmp_path: Path) -> Harness:
     """Four batches that have landed."""
-    made = Harness.at(tmp_path)
+    return landed_stage.copied_to(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    made = Harness.at(tmp_path_factory.mktemp("landed"))
     processor = made.processor()
     PipelineHome(made.objects, "shop").specs.record_start(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
     PipelineHome(made.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)

@@ -44,11 +44,16 @@ from tests.unit.tables.log_model import drop_statistics, keep_statistics_as_stru
 ORDERS = paths.table("shop", "orders")
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Harness:
-    made = Harness.with_broken_table(tmp_path)
+@pytest.fixture(scope="module")
+def broken_stage(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    made = Harness.with_broken_table(tmp_path_factory.mktemp("broken"))
     assert made.landed("orders") == made.expected(1, 2, 3)
     return made
+
+
+@pytest.fixture
+def stage(broken_stage: Harness, tmp_path: Path) -> Harness:
+    return broken_stage.copied_to(tmp_path)
 
 
 def opened(stage: Harness, name: str = "orders") -> DeltaTable:
