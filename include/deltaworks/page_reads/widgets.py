@@ -178,7 +178,7 @@ class WidgetReader:
         catalog = self._catalogs[spec.pipeline]
         lake, keys = Lake(catalog.environment.lake), table_keys(spec)
         versions: list[Any] = [spec.fingerprint()]
-        for name in sorted(_tables_of(spec, view) & keys.keys()):
+        for name in sorted(_names_read(spec, view) & keys.keys()):
             table = self._open(lake, keys[name])
             if table is None:
                 advice = redact_values(how_a_table_is_created(spec, name, now=utc_now()))
@@ -208,7 +208,10 @@ class WidgetReader:
 
     def _query(self, catalog: Catalog, spec: PipelineSpec, view: ViewSpec, declared: WidgetSpec) -> dict[str, Any]:
         name, lake = f'"{spec.pipeline}"."{view.name}"', Lake(catalog.environment.lake)
-        single = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
+        # A view that cannot be parsed affects no widget but those that read it.
+        read = {view.name} | _names_read(spec, view)
+        needed = spec.model_copy(update={"views": tuple(one for one in spec.views if one.name in read)})
+        single = dataclasses.replace(catalog, pipelines={spec.pipeline: needed})
         opened = lambda key: self._tables.get(key) or lake.open(key)  # noqa: E731
         self.queries += 1
         connection, names = connect(single, statement=f"SELECT * FROM {spec.pipeline}.{view.name}", open_table=opened)
@@ -227,8 +230,8 @@ class WidgetReader:
         return _encode(schema, rows, declared)
 
 
-def _tables_of(spec: PipelineSpec, view: ViewSpec) -> set[str]:
-    """Returns the names of the tables that a view reads, also through other views."""
+def _names_read(spec: PipelineSpec, view: ViewSpec) -> set[str]:
+    """Returns the names of the tables and views that a view reads, also through other views."""
     views = {other.name: other.reads for other in spec.views}
     pending, names = {*view.reads}, set[str]()
     while pending:
