@@ -18,15 +18,16 @@ from deltaworks.control import paths
 from deltaworks.fixtures.run import FixtureLake
 from deltaworks.fixtures.spec import Fixture, load_fixtures
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.pinned_inputs import pin_inputs
+from deltaworks.gold.pinned_inputs import declared_columns, pin_inputs
 from deltaworks.gold.plan import as_declared
 from deltaworks.gold.small_build import SmallBuilds, _fits
 from deltaworks.gold.table_build import GoldTableResult, TableJob, plan_job
 from deltaworks.gold.table_commit import DUCKDB, SPARK
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.checks.portable_query import portable_query
-from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.gold import GoldTableSpec, view_name
 from deltaworks.specs.project import load_catalog
+from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.log import state_at
 from deltaworks.testing import present
@@ -107,23 +108,13 @@ EVENTS = {
     "event_date": "date",
     "event_time": "timestamp",
     "name": "string",
-    "number": "integer",
+    "number": "int",
     "large": "long",
     "amount": "decimal(12,2)",
     "speed": "double",
     "is_new": "boolean",
 }
-SHOPS = {"name": "string", "opened": "date", "place": "integer"}
-ARROW = {
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "string": pa.string(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "decimal(12,2)": pa.decimal128(12, 2),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-}
+SHOPS = {"name": "string", "opened": "date", "place": "int"}
 #: Together they use everything that `portable_query` allows.
 QUERIES = (
     "SELECT event_date, name, count(*) AS a, count(number) AS b, count(speed) AS c, count(DISTINCT name) AS d, "
@@ -152,40 +143,38 @@ QUERIES = (
 )
 
 
+DAYS = [dt.date(2026, 3, day) for day in (1, 2, 3, 8, 9)] + [dt.date(1969, 12, 31), dt.date(1500, 2, 28)]
+TEXTS = ["a", "b", "ab", "", "é", "É", "e\u0301", "z😀", " a", "a ", "purchase", "session_start", "10-K/A"]
+
+
+def random_value(chosen: random.Random, kind: str) -> Any:
+    """Returns a value of a type, or null; always null for types of nested values."""
+    day = chosen.choice(DAYS)
+    values: dict[str, Any] = {
+        "date": day,
+        "timestamp": dt.datetime.combine(day, dt.time(chosen.randrange(24), 59, 59, 999_999), dt.UTC),
+        "string": chosen.choice(TEXTS),
+        "int": chosen.randrange(-5, 5),
+        "long": chosen.choice((-(2**40), 3, 2**40)),
+        "double": chosen.choice((0.0, -0.0, float("nan"), 1.5)),
+        "boolean": chosen.random() < 0.5,
+    }
+    if kind.startswith("decimal"):
+        return None if chosen.random() < 0.1 else Decimal(chosen.randrange(-10_000, 10_000)) / 100
+    return None if chosen.random() < 0.1 else values.get(kind)
+
+
 def random_rows(chosen: random.Random, types: Mapping[str, str], count: int) -> pa.Table:
-    days = [dt.date(2026, 3, 1), dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(1500, 2, 28), dt.date(2300, 1, 1)]
-    names = ["a", "b", "ab", "", "é", "É", "e\u0301", "z😀", " a", "a "]
-    floats = [0.0, -0.0, float("nan"), 1.5]
-
-    def value(kind: str) -> Any:
-        if chosen.random() < 0.1:
-            return None
-        day = chosen.choice(days)
-        return {
-            "date": day,
-            "timestamp": dt.datetime.combine(day, dt.time(chosen.randrange(24), 59, 59, 999_999), dt.UTC),
-            "string": chosen.choice(names),
-            "integer": chosen.randrange(-5, 5),
-            "long": chosen.choice((-(2**40), 3, 2**40)),
-            "decimal(12,2)": Decimal(chosen.randrange(-10_000, 10_000)) / 100,
-            "double": chosen.choice(floats),
-            "boolean": chosen.random() < 0.5,
-        }[kind]
-
-    schema = pa.schema([(name, ARROW[kind]) for name, kind in types.items()])
-    return pa.Table.from_pylist([{name: value(kind) for name, kind in types.items()} for _ in range(count)], schema)
+    rows = [{name: random_value(chosen, kind) for name, kind in types.items()} for _ in range(count)]
+    return pa.Table.from_pylist(rows, arrow_schema(dict(types)))
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("number", range(len(QUERIES)))
-def test_allowed_sql_has_one_answer(spark: SparkSession, number: int, seed: int) -> None:
-    chosen, sql = random.Random(f"{number} {seed}"), QUERIES[number]
-    inputs = {"events": random_rows(chosen, EVENTS, 300), "shops": random_rows(chosen, SHOPS, 20)}
-    query = portable_query(sql, {"events": EVENTS, "shops": SHOPS})
-
+def require_one_answer(spark: SparkSession, sql: str, inputs: Mapping[str, tuple[Mapping[str, str], pa.Table]]) -> None:
+    """Fails unless both engines give one answer, with rows, over these inputs: types and rows by view."""
+    query = portable_query(sql, {name: types for name, (types, _) in inputs.items()})
     with duckdb_session() as session:
         session.execute("SET TimeZone = 'UTC'")
-        for name, rows in inputs.items():
+        for name, (_, rows) in inputs.items():
             session.register(name, rows)
             spark.createDataFrame(rows).createOrReplaceTempView(name)
         computed = session.sql(query.sql).to_arrow_table()
@@ -195,3 +184,23 @@ def test_allowed_sql_has_one_answer(spark: SparkSession, number: int, seed: int)
     fitted = as_declared(computed, answer.schema)
     assert Counter(map(repr, fitted.to_pylist())) == Counter(map(repr, answer.to_pylist()))
     assert answer.num_rows
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("number", range(len(QUERIES)))
+def test_allowed_sql_has_one_answer(spark: SparkSession, number: int, seed: int) -> None:
+    chosen = random.Random(f"{number} {seed}")
+    events, shops = random_rows(chosen, EVENTS, 300), random_rows(chosen, SHOPS, 20)
+
+    require_one_answer(spark, QUERIES[number], {"events": (EVENTS, events), "shops": (SHOPS, shops)})
+
+
+@pytest.mark.parametrize(("pipeline", "name"), sorted((p, name) for p, names in IN_PROCESS.items() for name in names))
+def test_shipped_sql_has_one_answer_over_any_rows(spark: SparkSession, pipeline: str, name: str) -> None:
+    spec = CATALOG.pipeline(pipeline)
+    table = next(table for table in spec.gold.tables if table.name == name)
+    chosen = random.Random(name)
+    types = {view_name(read): declared_columns(spec, read) for read in table.reads}
+    inputs = {view: (columns, random_rows(chosen, columns, 400)) for view, columns in types.items()}
+
+    require_one_answer(spark, (CATALOG.folder(pipeline) / table.sql).read_text(encoding="utf-8"), inputs)

@@ -80,6 +80,8 @@ def test_groups_may_be_named_by_expression_alias_or_position(sql: str) -> None:
         (selecting("sum(speed) AS n"), "the sum of floating-point numbers depends on their order: line 1, SUM(speed)"),
         (selecting("avg(level) AS n"), "its partial results cannot be combined: line 1"),
         (selecting("percentile(level, 0.5) AS n"), "its partial results cannot be combined"),
+        (selecting("CAST(sum(amount) AS BIGINT) AS n"), "it is neither a group nor a sum"),
+        (selecting("count(*) AS n", "WHERE device_id = 'a\\u0062' GROUP BY 1"), "it has a backslash"),
         (selecting("count(DISTINCT device_id, level) AS n"), "it counts combinations of several expressions"),
         (selecting("count(DISTINCT speed) AS n"), "it counts different floating-point numbers"),
         (selecting("lower(device_id) AS n, count(*) AS m", "GROUP BY 1, 2"), "may evaluate it differently: line 1"),
