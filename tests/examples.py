@@ -18,7 +18,7 @@ def examples(count: int, *, slow: bool = False) -> int:
     """Sets the number of examples, reduced to this run's share.
 
     Args:
-        slow: one example takes a second of CPU or so.
+        slow: its share would take five seconds of CPU or more.
     """
     share = float(os.environ.get(SHARE_VARIABLE, "1"))
     if slow and share < 1:

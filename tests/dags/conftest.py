@@ -56,10 +56,9 @@ def patient_table_reads() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def reset_console_cache() -> None:
     """Resets the console before each test: it caches the project of the process, and tests have their own."""
-    for name, module in list(sys.modules.items()):
-        if name.endswith("deltaworks_plugin"):
-            for hosted in module.DeltaworksPlugin.fastapi_apps:
-                hosted["app"]._application = None
+    for name in [name for name in list(sys.modules) if name.endswith("deltaworks_plugin")]:
+        for hosted in sys.modules[name].DeltaworksPlugin.fastapi_apps:
+            hosted["app"]._application = None
 
 
 @pytest.fixture(scope="session")

@@ -112,8 +112,7 @@ def load_module(project: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> M
 @pytest.fixture
 def code(project: Path) -> Path:
     """A copy of the library, in which the examples that extend a module of it can be put."""
-    # The copied bytecode is that of the copied modules; another process may be writing some of it.
-    ignored = shutil.ignore_patterns("*.pyc.*")
+    ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "include/deltaworks", project / "include/deltaworks", ignore=ignored)
     shutil.copytree(ROOT / "spark_jobs", project / "spark_jobs", ignore=ignored)
     return project

@@ -45,6 +45,7 @@ def required_values(declared: Operation) -> dict[str, Any]:
     return required_options(declared.options_model(), "orders")
 
 
+@settings(max_examples=examples(100, slow=True))
 @given(data=st.data())
 def check_round_trip(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))

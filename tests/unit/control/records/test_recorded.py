@@ -359,7 +359,7 @@ def records_of(kind: type[RecordPart]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30, slow=True), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def check_survives(kind: type[UnversionedRecord], data: st.DataObject) -> None:
     record = data.draw(records_of(kind))
