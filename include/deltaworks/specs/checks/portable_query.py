@@ -272,7 +272,7 @@ class _Relation:
 
 
 def _input_relation(name: str, types: Mapping[str, str]) -> _Relation:
-    """Returns an input whose timestamps have no zone: with one, DuckDB has the Julian calendar before 1582."""
+    """Returns an input whose timestamps are in UTC without zone, so no setting of a session changes their dates."""
     kinds = {column: kind_of(declared) for column, declared in types.items()}
     columns = (
         f"make_timestamp(epoch_us({quoted_name(column)})) AS {quoted_name(column)}"
