@@ -146,6 +146,10 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         alert_channels.LogChannelSpec,
     ),
     "how-to/deploy.md#kubernetes": (kubernetes.KubernetesSpec, kubernetes.PodSize, kubernetes.CollectorPodsSpec),
+    "how-to/query-with-spark-connect.md#run-the-server": (
+        sql_server.SparkConnectSpec,
+        sql_server.ConnectListenSpec,
+    ),
     "how-to/query-from-bi-tools.md#run-a-server": (
         sql_server.SqlServerSpec,
         sql_server.SqlListenSpec,

@@ -161,18 +161,20 @@ def register(
     pipeline: OptionalPipelineArgument = "",
     settings: bool = typer.Option(False, "--settings", help="Print the session's settings, for spark-defaults.conf."),
 ) -> None:
-    """Print SQL that registers every table in the catalog of a session without a metastore; run it with `spark-sql`."""
-    from deltaworks.tables.query import external_session_settings, registration_statements
+    """Print SQL that registers tables and views in a session without a metastore; run it with `spark-sql`."""
+    from deltaworks.tables.spark_catalog import external_session_settings, registration
 
     project = catalog(required_service=None if settings else "lake")
     if settings:
         print_document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
-    statements, missing = registration_statements(project, [pipeline] if pipeline else ())
-    if missing:
-        print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
-    if statements:
-        print_document("\n".join(f"{statement};" for statement in statements))
+    result = registration(project, [pipeline] if pipeline else ())
+    if result.missing:
+        print_line(f"Not registered; run this again later for: {', '.join(result.missing)}.", error=True)
+    for name, reason in result.excluded.items():
+        print_line(f"Excluded: {name}: {reason}", error=True)
+    if result.script:
+        print_document("\n".join(f"{statement};" for statement in result.script))
 
 
 @app.command()

@@ -50,3 +50,5 @@ HEALTH_DAG: Final = dag_id(PROJECT, "health")
 RULES_DAG: Final = dag_id(PROJECT, "rules")
 #: The DAG of the SQL server.
 SQL_SERVER_DAG: Final = dag_id(PROJECT, "sql_server")
+#: The DAG of the Spark Connect server.
+SPARK_CONNECT_DAG: Final = dag_id(PROJECT, "spark_connect")
