@@ -52,10 +52,7 @@ class Registration:
     @property
     def script(self) -> list[str]:
         """All statements. Running them again adds new tables and changes no entry but views."""
-        return [
-            *(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}" for schema in self.schemas),
-            *self.statements.values(),
-        ]
+        return [*map(_create_schema, self.schemas), *self.statements.values()]
 
 
 def registration(catalog: Catalog, pipelines: Collection[str] = (), *, existing: Collection[str] = ()) -> Registration:
@@ -170,7 +167,7 @@ class SparkCatalog:
         self._statements: dict[str, str] = {}
 
     def register(self, catalog: Catalog, pipelines: Collection[str] = ()) -> dict[str, str]:
-        """Registers what the catalog lacks, replaces views that changed, and returns why others are excluded, by name.
+        """Registers what the catalog lacks, replaces or drops views that changed, and returns why others are excluded.
 
         Entries that a session dropped come back. Needs the settings of `deltaworks.specs.spark_conf`, which
         `build_session` applies.
@@ -192,6 +189,10 @@ class SparkCatalog:
                 excluded[name] = reason
             else:
                 self._statements[name] = statement
+        # A view that changed to an excluded one must not answer with its former text.
+        for name in excluded.keys() & self._statements.keys():
+            self._drop_view(name)
+            del self._statements[name]
         return excluded
 
     def _names(self, pipeline: str) -> set[str] | None:
@@ -211,9 +212,12 @@ class SparkCatalog:
             return describe_cause(error)[:_REASON_LENGTH]
         intervals = [one.name for one in fields if "interval" in one.dataType.simpleString()]
         if intervals:
-            self._spark.sql(f"DROP VIEW {_full_name(*name.split('.'))}")
+            self._drop_view(name)
             return f"in Spark {', '.join(intervals)} would be an interval"
         return ""
+
+    def _drop_view(self, name: str) -> None:
+        self._spark.sql(f"DROP VIEW IF EXISTS {_full_name(*name.split('.'))}")
 
 
 def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = ()) -> dict[str, str]:

@@ -124,5 +124,8 @@ def test_a_changed_view_is_replaced_and_one_with_other_values_in_spark_is_exclud
         write_files(tmp_path / "include", {f"{folder}/large.sql": "SELECT id FROM orders WHERE id > 7"})
         registered.register(catalog)
         assert rows(spark, "SELECT * FROM shop.large") == [(8,)]
+        write_files(tmp_path / "include", {f"{folder}/large.sql": "SELECT round(id) AS id FROM orders"})
+        assert registered.register(catalog)["shop.large"] == "Spark has no equal of ROUND(id)"
+        assert names(spark) == {"orders"}
     finally:
         spark.sql("DROP SCHEMA IF EXISTS shop CASCADE")
