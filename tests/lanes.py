@@ -31,7 +31,7 @@ EXAMPLES_SHARE = "0.3"
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5
-#: Threads of Arrow and delta-rs: small data are not read sooner by more of them, and their coordination takes 7 % of CPU.
+#: Threads of Arrow and delta-rs. More do not read small data sooner, and cost 7 % more CPU (measured on two files).
 _FEW_THREADS = {"OMP_NUM_THREADS": "1", "TOKIO_WORKER_THREADS": "1"}
 #: Niceness of a low-priority part: it gets a third of another part's processor time when both need it.
 _STANDS_BACK = 5

@@ -184,6 +184,7 @@ def test_every_invalid_pipeline_has_placeholder_dags() -> None:
         "find_lost_events",
         "remediation",
         "rules",
+        "spark_connect",
         "sql_server",
     }
     for kind in kinds:

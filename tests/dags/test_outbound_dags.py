@@ -1,4 +1,4 @@
-"""The DAGs of feeds, remediations, rules, the SQL server and models: only where declared, with schedule, form and
+"""The DAGs of feeds, remediations, rules, the SQL servers and models: only where declared, with schedule, form and
 resources.
 """
 
@@ -85,6 +85,25 @@ def test_the_sql_server_is_a_process_where_it_is_declared() -> None:
     assert missing_in_runbook(dag) == []
     catalogs = [Catalog(environment=one, relays={}, pipelines={}, root=Path()) for one in (environment(), declared)]
     assert [len(list(SQL_SERVER.dags(catalog))) for catalog in catalogs] == [0, 1]
+
+
+def test_spark_connect_is_a_continuous_spark_job_where_it_is_declared() -> None:
+    from deltaworks.airflow.continuous_dags import SPARK_CONNECT, spark_connect_dag
+
+    server = {"token": "env:CONNECT_TOKEN", "share": {"executors": 3}}
+    declared = EnvironmentSpec.model_validate({**environment().model_dump(), "spark_connect": server})
+    assert declared.spark_connect is not None
+
+    dag = spark_connect_dag(declared.spark_connect, declared)
+
+    task = dag.get_task("serve")
+    assert (dag.dag_id, dag.schedule, task.pool) == ("deltaworks__spark_connect", "@continuous", "streams")
+    assert Path(task.application).name == "serve_spark_connect.py"
+    assert task.application_args == []
+    assert (task.share.executors, task.share.uses_dynamic_allocation) == (3, True)
+    assert missing_in_runbook(dag) == []
+    catalogs = [Catalog(environment=one, relays={}, pipelines={}, root=Path()) for one in (environment(), declared)]
+    assert [len(list(SPARK_CONNECT.dags(catalog))) for catalog in catalogs] == [0, 1]
 
 
 def test_only_a_pipeline_with_feeds_can_replay_one() -> None:

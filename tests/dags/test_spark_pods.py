@@ -77,6 +77,16 @@ def test_a_driver_gets_the_variables_of_its_pipeline_and_an_executor_none(
     assert conf_of(submitted)["spark.kubernetes.executor.podTemplateContainerName"] == executor["name"]
 
 
+def test_the_driver_of_a_job_of_the_lake_gets_its_own_variables_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = command(monkeypatch, environment(), pipeline="", variables={"CONNECT_TOKEN"})
+
+    (driver,) = template(submitted, "driver")["containers"]
+    assert [variable["name"] for variable in driver["env"]] == ["CONNECT_TOKEN"]
+    assert submitted[-1].endswith("rebuild_gold.py")
+
+
 def test_settings_of_the_environment_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = environment()
     spark = of.spark.model_copy(update={"conf": {"spark.kubernetes.container.image": "mine:2"}})

@@ -58,6 +58,11 @@ class People(AirflowApi):
         answer = self._request("GET", path, params={"full_content": True}, missing_ok=True) or {"content": []}
         return tuple(str(line["event"] if isinstance(line, dict) else line) for line in answer["content"])
 
+    def consumed_events(self, dag_id: str, run_id: str) -> list[Mapping[str, Any]]:
+        """Returns the asset events that a run was created for, oldest first."""
+        events: list[Mapping[str, Any]] = self._get(f"{_run(dag_id, run_id)}/upstreamAssetEvents")["asset_events"]
+        return sorted(events, key=lambda event: event["timestamp"])
+
     def clear_run(self, dag_id: str, run_id: str, *, task_ids: Sequence[str] = (), reset: bool = True) -> None:
         """Clears all tasks of a run, or the given ones.
 

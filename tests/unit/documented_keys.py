@@ -149,6 +149,10 @@ SECTIONS: Final[Mapping[str, tuple[type[Spec], ...]]] = {
         environment_sections.PodSize,
         environment_sections.CollectorPodsSpec,
     ),
+    "how-to/query-with-spark-connect.md#run-the-server": (
+        sql_server.SparkConnectSpec,
+        sql_server.ConnectListenSpec,
+    ),
     "how-to/query-from-bi-tools.md#run-a-server": (
         sql_server.SqlServerSpec,
         sql_server.SqlListenSpec,

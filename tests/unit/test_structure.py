@@ -29,7 +29,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 DAGS = sorted((ROOT / "dags").glob("*.py"))
 JOBS = sorted((ROOT / "spark_jobs").glob("*.py"))
 #: Streams that run without end, and an example of a reader to copy.
-WITHOUT_OPERATION = {"ingest_stream", "ingest_group", "count_engagement_days"}
+WITHOUT_OPERATION = {"ingest_stream", "ingest_group", "count_engagement_days", "serve_spark_connect"}
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 LIBRARY = sorted((ROOT / "include/deltaworks").rglob("*.py"))
 #: A module is as long as its concept, between these lines; a function fits on a screen.

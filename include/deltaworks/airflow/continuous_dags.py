@@ -1,4 +1,6 @@
-"""Builds the DAGs of continuous processes: relays, streams, groups of streams, feeds, remediations, rules, SQL."""
+"""Builds the DAGs of continuous processes: relays, streams, groups of streams, feeds, remediations, rules, SQL, Spark
+Connect.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from deltaworks.airflow.dag_factory import DagKind, continuous_dag
 from deltaworks.airflow.job_settings import continuous_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.control.paths import RULES_PROCESS, SQL_SERVER_PROCESS
+from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import PROJECT
 from deltaworks.specs.environment import EnvironmentSpec
@@ -19,9 +22,9 @@ from deltaworks.specs.environment_sections import RemediationSpec
 from deltaworks.specs.groups import GROUP_KIND, StreamGroup, stream_groups
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.share_conf import extra_task_slots, stream_share
+from deltaworks.specs.share_conf import connect_share, extra_task_slots, stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
-from deltaworks.specs.sql_server import SqlServerSpec
+from deltaworks.specs.sql_server import SparkConnectSpec, SqlServerSpec
 
 T = TypeVar("T")
 
@@ -97,6 +100,22 @@ def sql_server_dag(server: SqlServerSpec, environment: EnvironmentSpec) -> DAG:
     return dag
 
 
+def spark_connect_dag(server: SparkConnectSpec, environment: EnvironmentSpec) -> DAG:
+    """Returns the DAG of the Spark Connect server, a Spark job in the pool of streams."""
+    share = connect_share(server, environment)
+    with continuous_dag(
+        PROJECT,
+        "spark_connect",
+        description=f"Remote Spark sessions on {server.listen.host}:{server.listen.port}",
+        owner="deltaworks",
+        tags=("spark",),
+        context={"server": server},
+    ) as dag:
+        variables = {reference.name for _, reference in find_references([server, server.storage(environment.lake)])}
+        _spark_task("serve", "serve_spark_connect", environment, share, variables=variables)
+    return dag
+
+
 def _process_task(task_id: str, module: str, environment: EnvironmentSpec, **subject: str) -> None:
     """Creates the only task of a DAG that runs a lightweight process, in the relays' pool."""
     ProcessOperator(
@@ -120,7 +139,7 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         tags=("stream", *spec.tags),
         context={"spec": spec},
     ) as dag:
-        _ingest_task("ingest_stream", environment, share, pipeline=spec.pipeline)
+        _spark_task("ingest", "ingest_stream", environment, share, pipeline=spec.pipeline)
     return dag
 
 
@@ -143,7 +162,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
         tags=("stream", *group.members, *(tag for spec in members for tag in spec.tags)),
         context={"group": group},
     ) as dag:
-        _ingest_task("ingest_group", environment, share, group=group.name)
+        _spark_task("ingest", "ingest_group", environment, share, group=group.name)
     return dag
 
 
@@ -151,10 +170,10 @@ def _owners(pipelines: Iterable[PipelineSpec]) -> str:
     return ", ".join(sorted({spec.owner for spec in pipelines}))
 
 
-def _ingest_task(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
-    """Creates the only task of a stream DAG. It has no timeout: the job ends itself."""
+def _spark_task(task_id: str, job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
+    """Creates the only task of a DAG that runs a continuous Spark job. It has no timeout: the job ends itself."""
     SparkJobOperator(
-        task_id="ingest",
+        task_id=task_id,
         job=job,
         environment=environment,
         share=share,
@@ -202,6 +221,12 @@ SQL_SERVER: Final = DagKind(
     kind="sql_server",
     subjects=lambda catalog: [] if catalog.environment.sql_server is None else [catalog.environment.sql_server],
     build=sql_server_dag,
+)
+#: The Spark Connect server, if the environment declares it.
+SPARK_CONNECT: Final = DagKind(
+    kind="spark_connect",
+    subjects=lambda catalog: [] if catalog.environment.spark_connect is None else [catalog.environment.spark_connect],
+    build=spark_connect_dag,
 )
 STREAM: Final = DagKind(
     kind="stream",

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +81,17 @@ def _set_parent(context: Context) -> None:
 
 
 def spark_pod_settings(
-    environment: EnvironmentSpec, connection: Connection, master: str, pipeline: str
+    environment: EnvironmentSpec,
+    connection: Connection,
+    master: str,
+    pipeline: str,
+    variables: Collection[str] | None = None,
 ) -> dict[str, str]:
     """Returns spark-submit settings for a driver pod: image, accounts and templates; empty for other drivers.
 
-    The driver gets the environment variables that its pipeline refers to; a group's driver those of all pipelines.
+    Args:
+        variables: environment variables of the driver; by default those that its pipeline refers to, for a group's
+            driver those of all pipelines.
 
     Raises:
         ConfigError: the pipeline's declaration is invalid.
@@ -98,6 +104,8 @@ def spark_pod_settings(
     from deltaworks.kubernetes.pods import driver_variables, pod_settings
     from deltaworks.specs.project import load_catalog
 
+    if variables is not None:
+        return pod_settings(spec, variables)
     catalog = load_catalog(skip_invalid=True)
     pipelines = [catalog.pipeline(pipeline)] if pipeline else list(catalog.pipelines.values())
     return pod_settings(spec, driver_variables(environment, pipelines))
@@ -230,6 +238,12 @@ class SparkJobHook(SparkSubmitHook):
         super()._process_spark_submit_log(iter(self.output.parse_lines(itr)) if self.output else itr)
 
 
+def _subject_arguments(pipeline: str, group: str) -> tuple[str, ...]:
+    if group:
+        return "--group", group
+    return ("--pipeline", pipeline) if pipeline else ()
+
+
 class SparkJobOperator(_OperationTask, SparkSubmitOperator):
     """Runs an entry point of spark_jobs/ with the environment's Spark settings.
 
@@ -238,7 +252,8 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
     takes them from its environment.
 
     Args:
-        pipeline, group: the pipeline or the group of streams the job works for.
+        pipeline, group: the pipeline or the group of streams the job works for; neither for a job of the lake.
+        variables: environment variables that a driver pod gets; by default those that its pipelines refer to.
         operation: the operation the job runs; its options come from `values` and the form.
         values: options the DAG fixes; texts may be templates. They override the form.
         form: the form of the run's params, from which options are read; None if the DAG fixes all.
@@ -273,6 +288,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         share: Share,
         pipeline: str = "",
         group: str = "",
+        variables: Collection[str] | None = None,
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
@@ -287,13 +303,14 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
     ) -> None:
         super().__init__(
             application=str(spark_job(job)),
-            application_args=[*(("--group", group) if group else ("--pipeline", pipeline)), *arguments],
+            application_args=[*_subject_arguments(pipeline, group), *arguments],
             env_vars={**RUN_VARIABLES, **(env_vars or {})},
             conn_id=conn_id,
             name=name,
             **kwargs,
         )
         self.pipeline = pipeline
+        self._variables = variables
         self._environment = environment
         self.operation = operation
         self.values = dict(values or {})
@@ -318,7 +335,7 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
         self.report_engine(context, f"spark-submit on {master} ({self._why or 'engine spark'})")
         check_master(self._environment, master)
         self._launch = launch_settings(self.share, master, self._environment)
-        pods = spark_pod_settings(self._environment, connection, master, self.pipeline)
+        pods = spark_pod_settings(self._environment, connection, master, self.pipeline, self._variables)
         settings = pods | submit_conf(self._environment, project_root(), self._launch)
         self._driver_memory = settings.pop("spark.driver.memory")  # passed by --driver-memory
         self.conf = {**settings, **(self.conf or {})}

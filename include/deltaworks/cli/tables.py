@@ -17,9 +17,10 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ContractError
-from deltaworks.maintenance.table_health.catalog_tables import declared_tables
+from deltaworks.maintenance.table_health.catalog_tables import DeclaredTable, declared_tables
 from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import asset_code
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import Depth
 
@@ -113,24 +114,35 @@ def describe(
     declared = next((one for one in declared_tables(project, pipeline=owner) if owner and one.name == name), None)
     if declared is None:
         raise table_health.unknown_table_error(project, table)
+    asset = _asset_code(project, declared)
     is_control = declared.kind == "control"
     description = control_description(name) if is_control else table_descriptions(project.pipeline(owner))[name]
     entry = read_entry(Lake(project.environment.lake), declared.key, description, pipeline=owner, name=name)
     if entry is None:
         print_line(f"{table}: {description.text}. Not created yet.")
+        if asset:
+            print_line(f"Airflow asset: {asset}")
     elif as_json:
-        print_json({**dataclasses.asdict(entry), "partition_by": entry.partition_by})
+        print_json({**dataclasses.asdict(entry), "partition_by": entry.partition_by, "asset": asset or None})
     else:
-        print_parts(_described_parts(entry))
+        print_parts(_described_parts(entry, asset))
 
 
-def _described_parts(entry: TableEntry) -> list[str | Listing]:
+def _asset_code(project: Catalog, table: DeclaredTable) -> str:
+    """Returns the Airflow asset of a table; empty for tables that are none."""
+    if table.kind not in ("bronze", "gold"):
+        return ""
+    return asset_code(table.kind, table.owner, table.name, uri=project.environment.lake.uri(table.key))
+
+
+def _described_parts(entry: TableEntry, asset: str) -> list[str | Listing]:
     facts = {
         "table": f"{entry.pipeline}.{entry.name}",
         "kind": entry.kind,
         "owner": entry.owner or "-",
         "tags": ", ".join(entry.tags) or "-",
         "location": entry.location,
+        "asset": asset or "-",
         "version": f"{entry.version:,}",
         "created": "-" if entry.created_at is None else f"{entry.created_at:%Y-%m-%d %H:%M}",
         "partitions": ", ".join(entry.partition_by) or "none",
@@ -149,18 +161,20 @@ def register(
     pipeline: OptionalPipelineArgument = "",
     settings: bool = typer.Option(False, "--settings", help="Print the session's settings, for spark-defaults.conf."),
 ) -> None:
-    """Print SQL that registers every table in the catalog of a session without a metastore; run it with `spark-sql`."""
-    from deltaworks.tables.query import external_session_settings, registration_statements
+    """Print SQL that registers tables and views in a session without a metastore; run it with `spark-sql`."""
+    from deltaworks.tables.spark_catalog import external_session_settings, registration
 
     project = catalog(required_service=None if settings else "lake")
     if settings:
         print_document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
-    statements, missing = registration_statements(project, [pipeline] if pipeline else ())
-    if missing:
-        print_line(f"Not registered; run this again later for: {', '.join(missing)}.", error=True)
-    if statements:
-        print_document("\n".join(f"{statement};" for statement in statements))
+    result = registration(project, [pipeline] if pipeline else ())
+    if result.missing:
+        print_line(f"Not registered; run this again later for: {', '.join(result.missing)}.", error=True)
+    for name, reason in result.excluded.items():
+        print_line(f"Excluded: {name}: {reason}", error=True)
+    if result.script:
+        print_document("\n".join(f"{statement};" for statement in result.script))
 
 
 @app.command()

@@ -16,6 +16,9 @@ RULES_PROCESS: Final = "rules"
 #: The name of the SQL server.
 SQL_SERVER_PROCESS: Final = "sql_server"
 
+#: The name of the Spark Connect server.
+SPARK_CONNECT_PROCESS: Final = "spark_connect"
+
 #: The folder of all remediations, with an object for each handled notification.
 REMEDIATIONS_FOLDER: Final = "control/remediations"
 
@@ -483,6 +486,11 @@ def sql_server_control() -> str:
 def sql_query_log() -> str:
     """Returns the key of the table of queries that the SQL server has run."""
     return f"{sql_server_control()}/queries"
+
+
+def spark_connect_control() -> str:
+    """Returns the control folder of the Spark Connect server."""
+    return "control/spark_connect"
 
 
 def rules_control() -> str:

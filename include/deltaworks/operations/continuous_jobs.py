@@ -30,7 +30,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import find_by_name
-from deltaworks.specs.dag_ids import RULES_DAG, SQL_SERVER_DAG, dag_id, split_dag_id
+from deltaworks.specs.dag_ids import RULES_DAG, SPARK_CONNECT_DAG, SQL_SERVER_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -360,6 +360,7 @@ def _reject_unknown(catalog: Catalog, kind: str, subject: str, name: str) -> Non
         return
     names = [*catalog.pipelines, *catalog.relays, paths.RULES_PROCESS]
     names += [paths.SQL_SERVER_PROCESS] if catalog.environment.sql_server is not None else []
+    names += [paths.SPARK_CONNECT_PROCESS] if catalog.environment.spark_connect is not None else []
     names += [name for spec_kind, name in catalog.broken if spec_kind in ("pipeline", "relay")]
     names += [dag_id(spec.pipeline, "feeds") for spec in catalog.pipelines.values() if spec.feeds]
     names += [dag_id(spec.name, "remediation") for spec in catalog.environment.remediations]
@@ -380,6 +381,8 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
         return "rules", paths.RULES_PROCESS
     if name in (paths.SQL_SERVER_PROCESS, SQL_SERVER_DAG):
         return "sql_server", paths.SQL_SERVER_PROCESS
+    if name in (paths.SPARK_CONNECT_PROCESS, SPARK_CONNECT_DAG):
+        return "spark_connect", paths.SPARK_CONNECT_PROCESS
     subject, kind = split_dag_id(name)
     return (kind, subject) if kind in _LOCATORS else ("stream", name)
 
@@ -419,6 +422,12 @@ def _locate_sql_server(catalog: Catalog, name: str, _to_start: bool) -> _JobLoca
     return _JobLocation(paths.sql_server_control(), SQL_SERVER_DAG)
 
 
+def _locate_spark_connect(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
+    if name != paths.SPARK_CONNECT_PROCESS:
+        catalog.pipeline(dag_id(name, "spark_connect"))
+    return _JobLocation(paths.spark_connect_control(), SPARK_CONNECT_DAG)
+
+
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start:
         catalog.pipeline(name)
@@ -436,6 +445,7 @@ _LOCATORS: Final[dict[str, Callable[[Catalog, str, bool], _JobLocation]]] = {
     "relay": _locate_relay,
     "rules": _locate_rules,
     "sql_server": _locate_sql_server,
+    "spark_connect": _locate_spark_connect,
     "feeds": _locate_feeds,
     "remediation": _locate_remediation,
 }

@@ -35,9 +35,20 @@ def asset_name(kind: str, pipeline: str, table: str) -> str:
     return f"{kind}.{pipeline}.{table}"
 
 
+def asset_code(kind: str, pipeline: str, table: str, *, uri: str) -> str:
+    """Returns the Python expression of a table's Airflow asset, for DAGs that are scheduled on it.
+
+    Airflow hands events only to runs of DAGs that name the registered URI; by a name alone the run has none. It changes
+    the asset's group to that of the DAG parsed last.
+    """
+    return f'Asset(name="{asset_name(kind, pipeline, table)}", uri="{uri}", group="{kind}")'
+
+
 #: The DAG that checks every stream and relay each minute.
 HEALTH_DAG: Final = dag_id(PROJECT, "health")
 #: The DAG of the process that evaluates rules.
 RULES_DAG: Final = dag_id(PROJECT, "rules")
 #: The DAG of the SQL server.
 SQL_SERVER_DAG: Final = dag_id(PROJECT, "sql_server")
+#: The DAG of the Spark Connect server.
+SPARK_CONNECT_DAG: Final = dag_id(PROJECT, "spark_connect")

@@ -23,7 +23,7 @@ from deltaworks.specs.environment_sections import CatalogSpec, KubernetesSpec, R
 from deltaworks.specs.maintenance import MaintenanceEngine
 from deltaworks.specs.privacy import PrivacySettings
 from deltaworks.specs.shares import ClusterShares
-from deltaworks.specs.sql_server import SqlServerSpec
+from deltaworks.specs.sql_server import SparkConnectSpec, SqlServerSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 #: Environment variable with a webhook URL for alerts. Needs no change of the environment's file.
@@ -249,6 +249,9 @@ class EnvironmentSpec(Spec):
     sql_server: SqlServerSpec | None = Field(
         default=None, description="SQL for BI tools, by Arrow Flight SQL; by default there is no server"
     )
+    spark_connect: SparkConnectSpec | None = Field(
+        default=None, description="remote Spark sessions on the cluster; by default there is no server"
+    )
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -266,6 +269,12 @@ class EnvironmentSpec(Spec):
             if one.kind == "glue" and self.lake.scheme != "s3":
                 problems.append((("catalogs", index, "kind"), "Glue only has tables on S3, and the lake is a folder"))
         raise_problems(problems)
+        return self
+
+    @model_validator(mode="after")
+    def _check_spark_connect(self) -> Self:
+        if self.spark_connect is not None and self.spark_connect.access_key is not None and self.lake.scheme != "s3":
+            raise_problems([(("spark_connect", "access_key"), "the lake is a folder, which has no keys: remove it")])
         return self
 
     @model_validator(mode="after")

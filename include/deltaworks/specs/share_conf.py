@@ -19,6 +19,7 @@ from typing import Literal
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import Share
+from deltaworks.specs.sql_server import SparkConnectSpec
 
 MasterKind = Literal["local", "standalone", "yarn", "kubernetes", "other"]
 _LOCAL = re.compile(r"^local(?:\[(?P<cores>\d+|\*)(?:,\s*(?P<failures>\d+))?\])?$")
@@ -64,6 +65,11 @@ def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
         return replace(share, driver_memory=spec.stream.driver_memory)
     return share
+
+
+def connect_share(server: SparkConnectSpec, environment: EnvironmentSpec) -> Share:
+    """Returns the resources of the Spark Connect server: those of a stream, but idle executors are given back."""
+    return replace(environment.shares.of_stream(server.share), driver_memory=server.driver_memory, dynamic=True)
 
 
 def extra_task_slots(*members: PipelineSpec) -> int:

@@ -1,6 +1,7 @@
-"""Spec of the SQL server: its address, TLS, roles and limits. Declared as `sql_server` of an environment.
+"""Specs of the servers that answer queries: `sql_server` and `spark_connect` of an environment.
 
-Users and their passwords are in a file of their own, which is no part of the repository.
+The SQL server has users, whose passwords are in a file that is no part of the repository. Spark Connect has one token,
+no users, and no TLS of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,24 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, KeyPath, Name, Spec, TextOrReference, as_tuple, raise_problems, suggest_name
+from deltaworks.specs.base import (
+    Bytes,
+    KeyPath,
+    Name,
+    SecretReference,
+    Spec,
+    TextOrReference,
+    as_tuple,
+    raise_problems,
+    suggest_name,
+)
+from deltaworks.specs.shares import Memory, StreamShareSpec
+from deltaworks.specs.storage import StorageSpec
 
 #: Stands for all pipelines in a role, also those declared later.
 ALL_PIPELINES = "*"
 DEFAULT_PORT = 31337
+CONNECT_PORT = 15002
 
 
 def is_loopback(host: str) -> bool:
@@ -98,3 +112,47 @@ class SqlServerSpec(Spec):
                 if name != ALL_PIPELINES and name not in pipelines:
                     key_path = ("sql_server", "roles", role, "pipelines", position)
                     yield key_path, f"unknown pipeline {name!r}; {suggest_name(name, pipelines)}"
+
+
+class ConnectListenSpec(Spec):
+    """The address on which Spark Connect listens."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=CONNECT_PORT, ge=0, le=65535, description="0: any free port")
+    plaintext: bool = Field(default=False, description="allow other machines, as behind a proxy that terminates TLS")
+
+    @model_validator(mode="after")
+    def _check_host(self) -> Self:
+        if not self.plaintext and not is_loopback(self.host):
+            text = (
+                f"{self.host} is reached from other machines, and Spark Connect has no TLS, so its token would be sent "
+                "in plain text: keep this machine, or write plaintext: true if a proxy terminates TLS"
+            )
+            raise_problems([(("host",), text)])
+        return self
+
+
+class SparkConnectSpec(Spec):
+    """Spark sessions of other machines, on the cluster. Who has the token has the rights of the server's process."""
+
+    listen: ConnectListenSpec = ConnectListenSpec.defaults()
+    token: SecretReference = Field(description="the token of all clients")
+    access_key: SecretReference | None = Field(
+        default=None, description="key of the lake for this server, which may only read tables; by default the lake's"
+    )
+    secret_key: SecretReference | None = None
+    driver_memory: Memory = "1g"
+    share: StreamShareSpec | None = Field(default=None, description="its executors; by default those of a stream")
+
+    @model_validator(mode="after")
+    def _check_both_keys(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            raise_problems([(("access_key",), "give both access_key and secret_key, or neither")])
+        return self
+
+    def storage(self, declared: StorageSpec) -> StorageSpec:
+        """Returns a storage as this server reaches it: with its own keys if it declares some."""
+        if self.access_key is None or declared.scheme != "s3":
+            return declared
+        keys = {"access_key": self.access_key, "secret_key": self.secret_key, "aws_conn_id": None}
+        return declared.model_copy(update=keys)

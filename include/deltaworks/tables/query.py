@@ -3,17 +3,16 @@
 DuckDB's Delta extension is not used, because it must be downloaded. Views over deltalake's Arrow datasets read the same
 snapshot, and push down filters and columns.
 
-For a Spark session without a metastore the same tables are registered in its own catalog, which ends with it.
-`deltaworks.catalogs` keeps the catalogs of other engines up.
+`deltaworks.tables.spark_catalog` registers the same names in a Spark session, and `deltaworks.catalogs` keeps the
+catalogs of other engines up.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -31,9 +30,6 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.schedules import next_run, schedules_enabled
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, duckdb_source
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: Selects the quarantine rows that represent an entire object: deleted, unreadable, empty or in another format than
 #: declared.
@@ -96,7 +92,7 @@ def connect(
                 bind_table(connection, lake, table, schema=pipeline, name=name)
                 names.append(f"{pipeline}.{name}")
             except (ContractError, DeltaError, pa.ArrowException) as error:
-                problems[f"{pipeline}.{name}"] = _describe_unreadable(f"{pipeline}.{name}", error)
+                problems[f"{pipeline}.{name}"] = describe_unreadable(f"{pipeline}.{name}", error)
         names += bind_views(connection, spec, names, problems, folder=catalog.folder(pipeline))
     for name, problem in problems.items():
         bind_problem(connection, name, problem)
@@ -130,7 +126,8 @@ def bind_views(
     return created + _create_declared_views(connection, spec, [*names, *created], problems, folder=folder)
 
 
-def _describe_unreadable(name: str, error: Exception) -> str:
+def describe_unreadable(name: str, error: Exception) -> str:
+    """Returns why a table cannot be read, for listings of tables."""
     if isinstance(error, ContractError):
         return f"{error.message} Next: {error.hint}"
     return f"{name} cannot be read: {' '.join(str(error).split())}"
@@ -228,7 +225,7 @@ def bind_named_view(
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     connection.execute(
         f'CREATE VIEW "{schema}"."{table.name}_named" AS '
-        f'SELECT rows_.*, {display_name} AS "{_name_column(table, id_column)}" '
+        f'SELECT rows_.*, {display_name} AS "{name_column(table, id_column)}" '
         f'FROM "{rows}"."{table.name}" AS rows_ {names_join}'
     )
 
@@ -302,92 +299,7 @@ def _create_named_views(
     return created
 
 
-def _name_column(table: TableSpec, id_column: str) -> str:
+def name_column(table: TableSpec, id_column: str) -> str:
     """Returns the name of the column with names, such as `contact_name` for `contact_id`; unique in the table."""
     preferred = f"{id_column.removesuffix('_id')}_name"
     return preferred if preferred not in table.column_types() else f"{id_column}_shown"
-
-
-#: Suffix of the view without rows deleted by mutations. The table itself contains these rows, flagged as deleted.
-CURRENT_SUFFIX = "_current"
-
-
-def registration_statements(catalog: Catalog, pipelines: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables, and why
-    others cannot be read.
-
-    The statements can be run repeatedly: new tables are added, and existing entries are neither changed nor dropped.
-    Opens each table.
-
-    Args:
-        pipelines: by default all.
-
-    Raises:
-        ConfigError: PIPELINE_UNKNOWN.
-    """
-    lake, storage = Lake(catalog.environment.lake), catalog.environment.lake
-    statements: list[str] = []
-    missing: list[str] = []
-    for pipeline in pipelines or catalog.pipelines:
-        keys = table_keys(catalog.pipeline(pipeline))
-        schema = _quoted(pipeline)
-        created: list[str] = []
-        for name, key in keys.items():
-            try:
-                table = lake.open(key)
-            except (ContractError, DeltaError) as error:
-                missing.append(_describe_unreadable(f"{pipeline}.{name}", error))
-                continue
-            if table is None:
-                missing += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
-                continue
-            location = storage.spark_uri(key)
-            created.append(
-                f"CREATE TABLE IF NOT EXISTS {schema}.{_quoted(name)} USING delta LOCATION '{_escaped(location)}'"
-            )
-            if (
-                any(field.name == DELETED_COLUMN for field in table.schema().fields)
-                and name + CURRENT_SUFFIX not in keys
-            ):
-                created.append(_create_view(f"{schema}.{_quoted(name + CURRENT_SUFFIX)}", f"{schema}.{_quoted(name)}"))
-        if created:
-            statements += [f"CREATE SCHEMA IF NOT EXISTS {schema}", *created]
-    return statements, missing
-
-
-def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = ()) -> int:
-    """Registers all existing tables in a session's catalog. Returns the number of tables and views.
-
-    Call it at the start of a session, and again after new tables were created. Needs the settings of
-    `deltaworks.specs.spark_conf`, which `build_session` applies.
-    """
-    statements, _ = registration_statements(catalog, pipelines)
-    for statement in statements:
-        spark.sql(statement)
-    return sum(not statement.startswith("CREATE SCHEMA") for statement in statements)
-
-
-def external_session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """Yields the settings that a Spark session outside of Deltaworks needs to read the lake, without credentials."""
-    from deltaworks.specs.spark_conf import SESSION_SETTINGS
-
-    for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone"):
-        yield name, SESSION_SETTINGS[name][0]
-    lake = catalog.environment.lake
-    if lake.scheme == "s3":
-        yield f"spark.hadoop.fs.s3a.bucket.{lake.bucket}.endpoint.region", lake.region
-        yield f"spark.hadoop.fs.s3a.bucket.{lake.bucket}.path.style.access", str(lake.path_style).lower()
-
-
-def _create_view(view: str, table: str) -> str:
-    return (
-        f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {table} WHERE NOT coalesce({_quoted(DELETED_COLUMN)}, false)"
-    )
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

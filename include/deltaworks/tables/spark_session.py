@@ -40,6 +40,7 @@ def build_session(
     master: str | None = None,
     ui: bool = False,
     share: Share | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Returns the process's Spark session; creates it on first use.
 
@@ -50,13 +51,14 @@ def build_session(
         ui: serve Spark's UI on a free port.
         share: the job's part of the cluster's cores and memory, used without spark-submit; by default the complete
             cluster.
+        conf: further settings, which stay in the driver's memory.
 
     Raises:
         ConfigError: JARS_MISSING; LOG_STORE_UNSAFE, the lake is on shared storage without Deltaworks' log store;
             SPARK_UNPROTECTED.
     """
     root = project_root()
-    conf = session_conf(environment)
+    conf = session_conf(environment) | dict(conf or {})
     check_log_store(conf, shared=environment.lake.scheme == "s3")
     builder = SparkSession.builder.appName(app_name)
     if not _launched_by_spark_submit():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from airflow.sdk import Asset
 
+from deltaworks.airflow.names import bronze_asset
 from deltaworks.cli import tables
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
@@ -63,6 +66,7 @@ def test_the_description_is_available_as_json(catalog: Catalog) -> None:
 
     assert (record["pipeline"], record["name"], record["kind"], record["version"]) == ("shop", "visits", "bronze", 0)
     assert record["partition_by"] == list(catalog.pipeline("shop").table("visits").partition_by)
+    assert record["asset"].startswith('Asset(name="bronze.shop.visits"')
     assert record["properties"]["delta.checkpointInterval"] == "50"
     types = {column["name"]: column["type"] for column in record["columns"]}
     assert (types["event_time"], types["_batch_id"]) == ("timestamp", "bigint")
@@ -77,6 +81,24 @@ def test_a_text_that_is_not_in_delta_yet_is_shown_as_declared(catalog: Catalog) 
 
 def test_a_table_that_does_not_exist_yet_says_so(catalog: Catalog) -> None:
     assert "Not created yet." in run("shop.visits").output
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+def test_the_asset_of_a_table_is_shown_as_python_that_a_dag_can_name(catalog: Catalog, is_created: bool) -> None:
+    if is_created:
+        create(catalog, "visits")
+    shown = "".join(run("shop.visits").output.split())
+
+    code = re.search(r"Asset\(.*?\)", shown)
+
+    assert code is not None, shown
+    registered = bronze_asset(catalog.environment.lake, "shop", "visits")
+    assert eval(code[0], {"Asset": Asset}) == registered
+
+
+def test_a_table_that_is_no_asset_has_none(catalog: Catalog) -> None:
+    name = next(name for name, kind in catalog.pipeline("shop").table_kinds.items() if kind not in ("bronze", "gold"))
+    assert "Asset(" not in run(f"shop.{name}").output
 
 
 def test_control_tables_are_described_too(catalog: Catalog) -> None:

@@ -16,9 +16,10 @@ from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, Rejecte
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.query import connect
+from deltaworks.tables.query import connect, how_a_table_is_created
 from deltaworks.testing import append_rows, catalog_of, declare_table, pipeline_spec
 
 SPEC = pipeline_spec(
@@ -144,3 +145,29 @@ def test_deleted_rows_are_excluded_and_ids_have_names(catalog: Catalog) -> None:
     assert connection.sql(query).fetchall() == [("o", "a", "Ada"), ("o", "b", "b"), ("p", "a", "a")]
     assert connection.sql("SELECT count(*) FROM shop.visits").fetchall() == [(3,)]
     assert connection.sql("SELECT id FROM shop.names ORDER BY ALL").fetchall() == [("a",), ("a",)]
+
+
+NOW = dt.datetime(2026, 3, 1, 12, 3, tzinfo=dt.UTC)
+
+
+def shop(lag: str | None = "15m", **gold: object) -> PipelineSpec:
+    table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"} | gold
+    return pipeline_spec(
+        declare_table("orders", "level int"),
+        gold={"lag": lag, "tables": [table]},
+        views=[{"name": "recent", "sql": "SELECT 1", "reads": ["daily"]}],
+    )
+
+
+def test_a_table_that_does_not_exist_yet_names_its_next_build_or_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "`deltaworks gold build shop --tables daily` builds it now."
+
+    assert how_a_table_is_created(shop(), "daily", now=NOW) == (
+        f"shop__gold builds it at 2026-03-01 12:15 UTC; {command}"
+    )
+    assert how_a_table_is_created(shop(None), "daily", now=NOW) == command
+    assert "The stream builds it within 15s" in how_a_table_is_created(shop("15s"), "daily", now=NOW)
+    assert "view of daily" in how_a_table_is_created(shop(), "recent", now=NOW)
+    assert "Start the stream" in how_a_table_is_created(shop(), "orders", now=NOW)
+    monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
+    assert how_a_table_is_created(shop(), "daily", now=NOW) == command

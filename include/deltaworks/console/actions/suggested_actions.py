@@ -24,6 +24,9 @@ _SEPARATORS: Final = re.compile(r"[ .:/]+")
 #: A command in a next step that repairs a damaged data file.
 _REPAIR: Final = re.compile(r"`(deltaworks recover files [^`]+)`")
 
+#: Kinds of processes by which a subject can begin.
+_PROCESSES: Final = ("stream", "relay", "feeds", "rules", "sql_server", "spark_connect", "collector", "remediation")
+
 
 @dataclass(frozen=True, slots=True)
 class SuggestedAction:
@@ -172,7 +175,7 @@ def _parse_subject(words: list[str]) -> tuple[str, str, str]:
     name, kind = split_dag_id(words[0])
     if kind:
         return kind, name, "/".join(words[1:])
-    if words[0] in ("stream", "relay", "feeds", "rules", "sql_server", "collector", "remediation"):
+    if words[0] in _PROCESSES:
         return words[0], words[1] if len(words) > 1 else "", "/".join(words[2:])
     return "pipeline", words[0], "/".join(words[1:])
 

@@ -57,7 +57,7 @@ def view(context: PageContext) -> DagPage:
         raise PageMissingError(f"There is no DAG {dag_id!r} that you may see.")
     name, kind = split_dag_id(dag_id)
     pipelines = {item for item in context.pipelines() if context.stream_dag(item) == dag_id}
-    if kind not in ("relay", "remediation", "rules", "sql_server") and context.may_read(name):
+    if kind not in ("relay", "remediation", "rules", "sql_server", "spark_connect") and context.may_read(name):
         pipelines.add(name)
     overview_view = overview.view(context)
     return DagPage(

@@ -37,7 +37,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.base import shorten_names
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.dag_ids import RULES_DAG, SQL_SERVER_DAG, dag_id
+from deltaworks.specs.dag_ids import RULES_DAG, SPARK_CONNECT_DAG, SQL_SERVER_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import RELAY_POOL
@@ -47,7 +47,13 @@ _NOT_STARTING = frozenset({"NEVER_STARTED", "BETWEEN_RUNS", "NOT_RESTARTED"})
 #: Seconds of a stream's run after which its tables are measured for the first time.
 MEASURED_AFTER_SECONDS: Final = 600.0
 #: DAGs of processes that exist once for the complete project, by kind.
-_PROJECT_DAGS: Final[Mapping[str, str]] = {"rules": RULES_DAG, "sql_server": SQL_SERVER_DAG}
+_PROJECT_DAGS: Final[Mapping[str, str]] = {
+    "rules": RULES_DAG,
+    "sql_server": SQL_SERVER_DAG,
+    "spark_connect": SPARK_CONNECT_DAG,
+}
+#: Kinds of processes that are Spark jobs, in the pool of streams.
+_SPARK_KINDS: Final = frozenset({"stream", "spark_connect"})
 PausedLookup = Callable[[str], bool | None]
 
 
@@ -99,7 +105,7 @@ class Report:
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Returns all subjects of the catalog: relays, streams, rules and SQL server if declared, feeds, remediations."""
+    """Returns all subjects of the catalog: relays, streams, rules and servers if declared, feeds, remediations."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
@@ -116,6 +122,9 @@ def subjects(catalog: Catalog) -> list[Subject]:
     rules = [Subject("rules", paths.RULES_PROCESS, paths.rules_control(), HealthLimits())] if has_rules else []
     if catalog.environment.sql_server is not None:
         rules.append(Subject("sql_server", paths.SQL_SERVER_PROCESS, paths.sql_server_control(), HealthLimits()))
+    if catalog.environment.spark_connect is not None:
+        name, folder = paths.SPARK_CONNECT_PROCESS, paths.spark_connect_control()
+        rules.append(Subject("spark_connect", name, folder, HealthLimits()))
     feeds = [
         Subject("feeds", name, paths.feeds_control(name), HealthLimits())
         for name, spec in catalog.pipelines.items()
@@ -258,11 +267,11 @@ def slot_use(catalog: Catalog, subject: Subject, heartbeats: Iterable[tuple[Subj
     """Returns the use of a subject's pool by other processes. A group of streams has one slot."""
     now, shares = utc_now(), catalog.environment.shares
     pool_of = {True: shares.of("stream").pool, False: shares.relay.pool or RELAY_POOL}
-    pool = pool_of[subject.kind == "stream"]
+    pool = pool_of[subject.kind in _SPARK_KINDS]
     running = {
         other.dag_id
         for other, heartbeat in heartbeats
-        if pool_of[other.kind == "stream"] == pool
+        if pool_of[other.kind in _SPARK_KINDS] == pool
         and other.dag_id != subject.dag_id
         and heartbeat is not None
         and is_live(heartbeat, other.limits, now)

@@ -293,7 +293,9 @@ def _error_suffix(heartbeat: Heartbeat) -> str:
 
 #: The environment variable with the start of the embedded stack; until its processes run, their last state is old.
 STARTED_AT_VARIABLE: Final = "DELTAWORKS_STARTED_AT"
-SubjectKind = Literal["relay", "stream", "rules", "sql_server", "feeds", "remediation", "collector", "vault"]
+SubjectKind = Literal[
+    "relay", "stream", "rules", "sql_server", "spark_connect", "feeds", "remediation", "collector", "vault"
+]
 #: Cause of a verdict, and name of its alert.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"
 

@@ -23,7 +23,7 @@ from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.cross_checks import ProjectNames, cross_check_errors, environment_problems
-from deltaworks.specs.dag_ids import dag_id
+from deltaworks.specs.dag_ids import SPARK_CONNECT_DAG, dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.gold import STREAM_LAG, cross_pipeline_table
 from deltaworks.specs.groups import stream_dag_id
@@ -33,7 +33,7 @@ from deltaworks.specs.overrides import Overrides, overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import pipeline_files, selected_pipelines
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.share_conf import stream_share
+from deltaworks.specs.share_conf import connect_share, stream_share
 from deltaworks.specs.shares import ClusterShares, ClusterSpec, JobClass, Share
 from deltaworks.specs.sources import DeltaSourceSpec, FileSourceSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
@@ -72,8 +72,12 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
 
 
 def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
-    """Returns the resources of all stream drivers by DAG id. A stream group has the resources of one stream."""
-    return {
+    """Returns the resources of all continuous drivers by DAG id. A stream group has the resources of one stream, the
+    Spark Connect server one executor: it gives idle ones back.
+    """
+    server = environment.spark_connect
+    own = {} if server is None else {SPARK_CONNECT_DAG: _minimum_share(connect_share(server, environment))}
+    return own | {
         stream_dag_id(spec.pipeline, spec.stream_group): (
             stream_share(spec, environment) if spec.stream_group is None else environment.shares.of_stream()
         )
