@@ -49,7 +49,7 @@ _NOTES: Final[dict[type[exp.Expr], str]] = {
     exp.ArrayAgg: "the order of items depends on the order of rows, which neither engine fixes",
 }
 _ROUNDS: Final = "Spark truncates fractions, DuckDB rounds them; use floor() to have one answer"
-_DIVIDES: Final = "by zero, Spark fails and DuckDB gives null; divide by nullif(…, 0)"
+_DIVIDES: Final = "by zero, Spark fails and DuckDB gives infinity; divide by nullif(…, 0)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,11 @@ def _first_character(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _true_count(node: exp.Expr) -> exp.Expr:
+    """DuckDB's count_if gives null, and not 0, if no condition is true or false."""
+    return exp.Count(this=exp.Case().when(node.this, exp.Literal.number(1)))
+
+
 def _anonymous(node: exp.Expr) -> exp.Expr:
     template = _FUNCTIONS.get((node.name.lower(), len(node.expressions)))
     return node if template is None else _duckdb(template, *node.expressions)
@@ -226,6 +231,7 @@ _CORRECTIONS: Final[dict[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {
     exp.Floor: _rounded_to_integer,
     exp.Ceil: _rounded_to_integer,
     exp.Substring: _first_character,
+    exp.CountIf: _true_count,
     exp.Anonymous: _anonymous,
 }
 #: Functions of Spark that sqlglot does not know, by name and number of arguments.

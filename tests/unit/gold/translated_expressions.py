@@ -33,6 +33,8 @@ VALUES: Final[dict[str, Any]] = {
     "datediff(HOUR, TIMESTAMP'2026-03-01 00:30:00', TIMESTAMP'2026-03-01 01:29:00')": 0,
     "datediff(DATE'2026-03-09', DATE'2026-03-01')": 8,
     "percentile(x, 0.5)": 1.5,
+    "count_if(x > NULL)": 0,
+    "count_if(x > 1)": 1,
     "date_add(trunc(DATE'2026-03-09', 'MM'), pmod(-1, 7))": dt.date(2026, 3, 7),
 }
 #: The rows over which they are evaluated.
