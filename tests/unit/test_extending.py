@@ -27,7 +27,8 @@ from deltalake import write_deltalake
 from benchmarks.harness import Options
 from deltaworks.control import paths
 from deltaworks.dashboards.answers import answer_dashboard
-from deltaworks.dashboards.page import dashboard_page, parse_span
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import Parser

@@ -11,7 +11,7 @@ import typer
 from deltaworks.cli.context import PipelineArgument, catalog
 from deltaworks.cli.output import CommandOutput, OutputPart, listing_command
 from deltaworks.control.listing import Listing, count_cell, timestamp_cell
-from deltaworks.dashboards.page import parse_span
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from deltaworks.charts.drawing import NO_MARKS, ChartOptions, Marks, Span, escap
 from deltaworks.charts.page import html_page, html_table, section, with_legend
 from deltaworks.charts.plots import MAX_ROWS, area_chart, column_chart, histogram, line_chart, row_chart
 from deltaworks.charts.scales import SeriesSet, build_series, format_age, format_full, format_time, to_number
-from deltaworks.control.clock import parse_iso, parse_range_end, utc_now
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
-from deltaworks.errors import ConfigError
-from deltaworks.specs.dashboards import Chart, DashboardSpec
+from deltaworks.specs.dashboards import Chart
 
 #: Maximum rows of a table panel.
 _MAX_TABLE_ROWS = 100
@@ -292,38 +290,3 @@ _CHARTS: Final[dict[Chart, Callable[[PanelAnswer, DashboardAnswer], str]]] = {
     "histogram": _histogram_chart,
     "table": _table_chart,
 }
-
-
-def parse_span(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Span:
-    """Parses a span from dates or times in UTC.
-
-    Args:
-        since: start; empty for the declared number of hours before the end.
-        until: last date (included), or end as a time; empty for now.
-
-    Raises:
-        ConfigError: DASHBOARD_SPAN_INVALID, a time is invalid, or the end is not after the start.
-    """
-    end = _parse_instant(until, parse_range_end) or utc_now()
-    start = _parse_instant(since)
-    try:
-        start = start if start is not None else end - dt.timedelta(hours=dashboard.hours)
-    except OverflowError:
-        raise _invalid_error(
-            f"{until} is too early: the dashboard shows {dashboard.hours:g} hours before it."
-        ) from None
-    if start >= end:
-        raise _invalid_error(f"{start:%Y-%m-%d %H:%M} is not before {end:%Y-%m-%d %H:%M} UTC.")
-    return Span(start, end)
-
-
-def _parse_instant(text: str, parse: Callable[[str], dt.datetime | None] = parse_iso) -> dt.datetime | None:
-    try:
-        instant = parse(text.strip())
-        return None if instant is None else instant.astimezone(dt.UTC)
-    except (ValueError, OverflowError):
-        raise _invalid_error(f"{text!r} is not a date or time.") from None
-
-
-def _invalid_error(message: str) -> ConfigError:
-    return ConfigError("DASHBOARD_SPAN_INVALID", message)

@@ -156,7 +156,8 @@ def draw_dashboard(
     Raises:
         ConfigError: DASHBOARD_UNKNOWN, DASHBOARD_SPAN_INVALID.
     """
-    from deltaworks.dashboards.page import dashboard_page, parse_span
+    from deltaworks.dashboards.page import dashboard_page
+    from deltaworks.dashboards.spans import parse_span
     from deltaworks.page_reads.dashboards import load_dashboard
     from deltaworks.specs.catalog import find_by_name
     from deltaworks.specs.project import load_catalog

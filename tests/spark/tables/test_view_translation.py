@@ -126,4 +126,4 @@ def test_every_shipped_view_is_translated_to_valid_sql_or_excluded(spark: SparkS
             spark._jsparkSession.sessionState().sqlParser().parsePlan(translated)
 
     assert excluded == {"player_offers", "close_filled", "live_pe"}
-    assert created == 15
+    assert created == 16

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deltaworks.cli.rules import _parse_span as backtest_span
 from deltaworks.control.clock import parse_time_range
-from deltaworks.dashboards.page import parse_span
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.gold.plan import parse_dates
 from deltaworks.operations.replay import FilterOptions, build_filter

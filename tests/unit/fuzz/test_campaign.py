@@ -154,7 +154,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "long": LONGS,
     "float": st.floats(width=32, allow_nan=False),
     "double": st.floats(allow_nan=False),
-    "bytes": st.text(st.characters(codec="utf-8"), max_size=5),
+    "bytes": st.binary(max_size=5).map(bytes.hex),
     "string": st.text(st.characters(codec="utf-8"), max_size=5),
 }
 TYPES: st.SearchStrategy[tuple[Any, st.SearchStrategy[Any]]] = st.recursive(
@@ -180,9 +180,9 @@ def record_of(*fields: Any, name: str = "event") -> dict[str, Any]:
 
 
 def written(schema: Any, value: Any) -> Any:
-    """A value as a library takes it: bytes stand as texts in events."""
+    """A value as a library takes it: bytes are hexadecimal texts in events."""
     if schema == "bytes":
-        return value.encode()
+        return bytes.fromhex(value)
     if isinstance(schema, dict):
         if schema["type"] == "array":
             return [written(schema["items"], item) for item in value]

@@ -198,7 +198,7 @@ def test_loaded_specs_have_the_key_service_of_their_environment(
     environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Outside `local` a secret that is blank is refused.
-    monkeypatch.setattr("deltaworks.specs.project.check_secrets", lambda *_args, **_options: None)
+    monkeypatch.setattr("deltaworks.specs.loading.check_secrets", lambda *_args, **_options: None)
     catalog = load_catalog(environment, root=PROJECT_ROOT)
     private = [spec.privacy for spec in catalog.pipelines.values() if spec.privacy is not None]
 

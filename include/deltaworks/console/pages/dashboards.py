@@ -14,7 +14,7 @@ from deltaworks.console.page_context import PageContext, PageError, PageMissingE
 from deltaworks.console.pages.base import Page
 from deltaworks.console.rendering import asset_path
 from deltaworks.console.table_reads import DASHBOARD_LIMITS, read_tables, release_while_waiting
-from deltaworks.dashboards.page import parse_span
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.dashboards import DashboardSpec
 
