@@ -54,7 +54,7 @@ def landed_stage(tmp_path_factory: pytest.TempPathFactory) -> SourceHarness:
 @pytest.fixture
 def stage(landed_stage: SourceHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
     made = landed_stage.copied_to(tmp_path)
-    for module in ("batches", "operations", "tables"):
+    for module in ("files", "operations", "tables"):
         monkeypatch.setattr(f"deltaworks.cli.{module}.catalog", made.catalog)
     return made
 
