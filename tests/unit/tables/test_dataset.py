@@ -148,12 +148,17 @@ def test_reading_from_s3_needs_no_more_requests_than_deltalakes_own_dataset(
     table = present(lake.open("counted"))
     lake.filesystem.get_file_info("datasets")
     for condition in (None, ds.field("place") == "a+b", ds.field("number") < 3):
-        with counted(monkeypatch) as own:
-            expected = table.to_pyarrow_dataset().to_table(filter=condition).num_rows
-        with counted(monkeypatch) as ours:
-            assert dataset_of(lake, table).to_table(filter=condition).num_rows == expected
-        assert ours["HEAD"] == 0, "sizes are in the log"
-        assert 0 < ours.total() <= own.total(), (ours, own)
+        # The order of the reads decides which of them are joined to one request, so the fewest of three runs count.
+        own, ours = [], []
+        for _ in range(3):
+            with counted(monkeypatch) as requests:
+                expected = table.to_pyarrow_dataset().to_table(filter=condition).num_rows
+            own.append(requests.total())
+            with counted(monkeypatch) as requests:
+                assert dataset_of(lake, table).to_table(filter=condition).num_rows == expected
+            assert requests["HEAD"] == 0, "sizes are in the log"
+            ours.append(requests.total())
+        assert 0 < min(ours) <= min(own), (ours, own)
 
 
 def test_a_missing_file_is_a_storage_error(lake: Lake) -> None:
