@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.checks.query_errors import parse_query
+from deltaworks.tables.view_translation import filled_template
 
 _SPARK: Final = "spark"
 _DUCKDB: Final = "duckdb"
@@ -204,15 +205,7 @@ def _anonymous(node: exp.Expr) -> exp.Expr:
 
 
 def _duckdb(template: str, *arguments: exp.Expr) -> exp.Expr:
-    """Returns an expression in DuckDB's dialect with these arguments, in the order of `{}` or by number."""
-    names = [f"argument_{number}" for number in range(len(arguments))]
-    built: exp.Expr = exp.maybe_parse(f"SELECT {template.format(*names)}", dialect=_DUCKDB).expressions[0]
-    by_name = dict(zip(names, arguments, strict=True))
-
-    def place(node: exp.Expr) -> exp.Expr:
-        return by_name[node.name].copy() if isinstance(node, exp.Column) and node.name in by_name else node
-
-    return exp.paren(built.transform(place), copy=False)
+    return filled_template(template, *arguments, dialect=_DUCKDB)
 
 
 _CORRECTIONS: Final[dict[type[exp.Expr], Callable[[exp.Expr], exp.Expr]]] = {

@@ -182,9 +182,16 @@ def _cast(node: exp.Expr) -> exp.Expr:
 
 
 def _spark(template: str, *arguments: exp.Expr) -> exp.Expr:
-    """Returns an expression in Spark's dialect with these arguments by number."""
+    return filled_template(template, *arguments, dialect=_SPARK)
+
+
+def filled_template(template: str, *arguments: exp.Expr, dialect: str) -> exp.Expr:
+    """Returns an expression of a dialect with these arguments, in the order of `{}` or by number.
+
+    Each is in parentheses, because the operators around it may bind more closely than its own.
+    """
     names = [f"argument_{number}" for number in range(len(arguments))]
-    built: exp.Expr = exp.maybe_parse(f"SELECT {template.format(*names)}", dialect=_SPARK).expressions[0]
+    built: exp.Expr = exp.maybe_parse(f"SELECT {template.format(*names)}", dialect=dialect).expressions[0]
     by_name = dict(zip(names, arguments, strict=True))
 
     def place(node: exp.Expr) -> exp.Expr:

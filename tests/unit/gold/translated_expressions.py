@@ -15,6 +15,7 @@ VALUES: Final[dict[str, Any]] = {
     "weekday(DATE'2026-03-02')": 0,
     "substring('abc', 0, 2)": "ab",
     "pmod(-7, 3)": 2,
+    "pmod(-7 - 1, 3)": 1,
     "bround(2.5D)": 2.0,
     "bround(2.25D, 1)": 2.2,
     "unix_timestamp(TIMESTAMP'2026-03-01 00:00:00.9')": 1772323200,
