@@ -7,7 +7,6 @@ completed, too.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,9 +152,11 @@ def check_reachable(service: AwsSpec, *, section: str, environment: str) -> None
         address = (parts.hostname, parts.port or _PORTS.get(parts.scheme, 443))
         socket.create_connection(address, timeout=TIMEOUT_SECONDS).close()
     except OSError as error:
+        from deltaworks.specs.sql_server import is_loopback
+
         setting = f"{section}.endpoint in include/environments/{environment}.yaml"
         hint = f"Check {setting}, and the network."
-        if _is_loopback(parts.hostname):
+        if is_loopback(parts.hostname):
             hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {setting}."
         raise TransientError(
             "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {section}).", hint=hint
@@ -166,10 +167,3 @@ def _is_proxied(parts: SplitResult) -> bool:
     import urllib.request
 
     return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

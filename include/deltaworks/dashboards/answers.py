@@ -21,6 +21,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.foreign_errors import data_file_error
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+from deltaworks.specs.gold import names_read
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, newest_row_time, table_age
 from deltaworks.tables.duckdb_session import describe_error, parse_single_select, query_timeout, restrict_connection
@@ -286,13 +287,8 @@ class _PanelQueries:
 
     def _find_referenced_names(self, text: str) -> set[str]:
         tree = json.loads(self._parser.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0])
-        pending = {str(node["table_name"]).lower() for node in _json_objects(tree) if node.get("type") == "BASE_TABLE"}
-        names: set[str] = set()
-        while pending:
-            name = pending.pop()
-            names.add(name)
-            pending |= {*self._views.get(name, ())} - names
-        return names
+        tables = {str(node["table_name"]).lower() for node in _json_objects(tree) if node.get("type") == "BASE_TABLE"}
+        return {*names_read(self._views, tables)}
 
     def _age(self, name: str) -> TableAge | None:
         if name not in self._ages:

@@ -6,7 +6,9 @@ A result that does not fit the declaration or fails a check is rejected before i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +24,7 @@ from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 _POSITION = re.compile(r"\bline (\d+),? pos \d+")
 _MAX_LINE_LENGTH = 120
 #: Number of examples listed per failed check.
-_MAX_EXAMPLES = 3
+MAX_EXAMPLES = 3
 #: Raised by Spark while it writes a row whose grain column lies outside its date.
 _GRAIN_OUTSIDE_DATE = "GOLD_GRAIN_OUTSIDE_DATE"
 
@@ -182,19 +184,28 @@ def raise_failed_checks(pipeline: str, failed_by_table: dict[str, list[str]]) ->
 def _row_count_failures(checks: ChecksSpec, answer: DataFrame, *, allow_empty: bool) -> list[str]:
     nulls = [F.sum(F.col(column).isNull().cast("long")).alias(column) for column in checks.not_null]
     counts = answer.agg(F.count(F.lit(1)).alias("_rows"), *nulls).collect()[0].asDict()
-    rows = int(counts["_rows"])
+    return describe_counts(checks, int(counts["_rows"]), counts, allow_empty=allow_empty)
+
+
+def describe_counts(checks: ChecksSpec, rows: int, nulls: Mapping[str, int], *, allow_empty: bool) -> list[str]:
+    """Returns the failures of `min_rows` and `not_null` for a number of rows and of nulls by column."""
     too_few = rows < checks.min_rows and not (allow_empty and rows == 0)
     failures = [f"{rows} rows where at least {checks.min_rows} are expected"] if too_few else []
-    return failures + [f"{counts[column]} rows without {column}" for column in checks.not_null if counts[column]]
+    return failures + [f"{nulls[column]} rows without {column}" for column in checks.not_null if nulls[column]]
 
 
 def _uniqueness_failures(checks: ChecksSpec, answer: DataFrame) -> list[str]:
     duplicated = answer.groupBy(*checks.unique).count().filter("count > 1")
-    examples = duplicated.limit(_MAX_EXAMPLES).collect()
+    examples = duplicated.limit(MAX_EXAMPLES).collect()
     if not examples:
         return []
+    return [describe_duplicates(checks, duplicated.count(), [row.asDict() for row in examples])]
+
+
+def describe_duplicates(checks: ChecksSpec, values: int, examples: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the failure of `unique` with some of the duplicated values."""
     named = "; ".join(", ".join(str(row[column]) for column in checks.unique) for row in examples)
-    return [f"{duplicated.count()} values of ({', '.join(checks.unique)}) are duplicated, such as {named}"]
+    return f"{values} values of ({', '.join(checks.unique)}) are duplicated, such as {named}"
 
 
 def _row_drop_failures(column: str, max_drop: float, answer: DataFrame, published: DataFrame) -> list[str]:
@@ -204,5 +215,5 @@ def _row_drop_failures(column: str, max_drop: float, answer: DataFrame, publishe
     dropped = compared.filter(F.col("_has") < F.col("_had") * (1 - max_drop)).orderBy(column)
     return [
         f"{column} {row[column]} would fall from {row['_had']} rows to {row['_has']}"
-        for row in dropped.limit(_MAX_EXAMPLES).collect()
+        for row in dropped.limit(MAX_EXAMPLES).collect()
     ]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.gold.answer import MAX_EXAMPLES, describe_counts, describe_duplicates
 from deltaworks.gold.file_scan import has_plain_files
 from deltaworks.gold.pinned_inputs import InputSizes, PinnedInput
 from deltaworks.gold.plan import Answer
@@ -38,8 +39,6 @@ MAX_INPUT_BYTES: Final = 64 << 20
 #: Memory per byte of input files, and the share of free memory that a build may use.
 _MEMORY_BYTES_PER_FILE_BYTE: Final = 10
 _MAX_MEMORY_SHARE: Final = 0.5
-#: Number of examples listed per failed check.
-_MAX_EXAMPLES: Final = 3
 #: Errors of inputs or of the answer. Spark reads them, or fails with an error of its own.
 _LEFT_TO_SPARK = (DeltaworksError, duckdb.Error, pa.ArrowException, OSError, LookupError, ValueError)
 
@@ -180,10 +179,8 @@ def failed_checks(checks: ChecksSpec, rows: pa.Table, *, allow_empty: bool = Fal
     Raises:
         LookupError: a check names a column that the rows do not have.
     """
-    too_few = rows.num_rows < checks.min_rows and not (allow_empty and rows.num_rows == 0)
-    failures = [f"{rows.num_rows} rows where at least {checks.min_rows} are expected"] if too_few else []
     nulls = {column: rows.column(column).null_count for column in checks.not_null}
-    failures += [f"{count} rows without {column}" for column, count in nulls.items() if count]
+    failures = describe_counts(checks, rows.num_rows, nulls, allow_empty=allow_empty)
     if checks.unique:
         failures += _uniqueness_failures(checks, rows)
     return failures
@@ -194,6 +191,5 @@ def _uniqueness_failures(checks: ChecksSpec, rows: pa.Table) -> list[str]:
     duplicated = counted.filter(pc.greater(counted.column("count_all"), 1))
     if not duplicated.num_rows:
         return []
-    examples = duplicated.slice(0, _MAX_EXAMPLES).to_pylist()
-    named = "; ".join(", ".join(str(row[column]) for column in checks.unique) for row in examples)
-    return [f"{duplicated.num_rows} values of ({', '.join(checks.unique)}) are duplicated, such as {named}"]
+    examples = duplicated.slice(0, MAX_EXAMPLES).to_pylist()
+    return [describe_duplicates(checks, duplicated.num_rows, examples)]

@@ -36,7 +36,7 @@ from deltaworks.engine.view_announcer import rows_digest, to_json_value
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.base import suggest_name
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import ViewSpec, WidgetSpec
+from deltaworks.specs.gold import ViewSpec, WidgetSpec, names_read
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.project_folder import DeclarationState, declaration_state, project_root
@@ -67,7 +67,7 @@ class WidgetProblemError(Exception):
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one widget. A widget that is added again is due at another time, and starts again."""
+    """The state of one widget. A widget that is added again is due at another time, and starts again."""
 
     added: float
     due_at: float
@@ -232,13 +232,7 @@ class WidgetReader:
 
 def _names_read(spec: PipelineSpec, view: ViewSpec) -> set[str]:
     """Returns the names of the tables and views that a view reads, also through other views."""
-    views = {other.name: other.reads for other in spec.views}
-    pending, names = {*view.reads}, set[str]()
-    while pending:
-        name = pending.pop()
-        names.add(name)
-        pending |= {*views.get(name, ())} - names
-    return names
+    return {*names_read({other.name: other.reads for other in spec.views}, view.reads)}
 
 
 def _encode(schema: pa.Schema, rows: list[tuple[Any, ...]], declared: WidgetSpec) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.limits import age_seconds
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import names_read
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, open_table_age
 from deltaworks.tables.commit import refresh
@@ -160,14 +161,7 @@ def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables, now:
 def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
     """Returns the tables among these names, and the tables that the views among them read."""
     views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
-    pending, tables = list(reads), dict[str, None]()
-    while pending:
-        name = pending.pop(0)
-        if name in views:
-            pending += [name_read for name_read in views[name] if name_read not in tables]
-        else:
-            tables.setdefault(name)
-    return list(tables)
+    return [name for name in names_read(views, reads) if name not in views]
 
 
 def connect_tables(

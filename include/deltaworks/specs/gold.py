@@ -319,6 +319,18 @@ class _Reader(Protocol):
     def reads(self) -> tuple[str, ...]: ...
 
 
+def names_read(views: Mapping[str, Iterable[str]], names: Iterable[str]) -> list[str]:
+    """Returns these names and, after them, those that the views among them read, also through other views.
+
+    Args:
+        views: the names that each view reads, by its name.
+    """
+    read = list(dict.fromkeys(names))
+    for name in read:  # also over the names that are added meanwhile
+        read += [other for other in dict.fromkeys(views.get(name, ())) if other not in read]
+    return read
+
+
 def view_order(views: Iterable[ViewSpec]) -> list[ViewSpec]:
     """Returns the views in dependency order, inputs first. There must be no cycle."""
     declared = {view.name: view for view in views}

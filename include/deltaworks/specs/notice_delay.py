@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltaworks.specs.alert_rule import RuleSpec
+from deltaworks.specs.gold import names_read
 from deltaworks.specs.pipeline_sections import PipelineSections
 
 #: Interval in which the rule process checks which minutes are complete.
@@ -86,14 +87,7 @@ def slowest_table(pipeline: PipelineSections, rule: RuleSpec) -> str | None:
 def rule_tables(pipeline: PipelineSections, rule: RuleSpec) -> set[str]:
     """Returns the tables that a rule reads, directly or through views."""
     views = {view.name: view.reads for view in pipeline.views}
-    waiting, tables = [*rule.reads], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in tables:
-            continue
-        tables.add(name)
-        waiting += views.get(name, ())
-    return tables - views.keys()
+    return {*names_read(views, rule.reads)} - views.keys()
 
 
 def table_delay_seconds(pipeline: PipelineSections, table: str) -> float:

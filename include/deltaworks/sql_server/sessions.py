@@ -32,6 +32,7 @@ from deltaworks.specs.base import nearest_names_hint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import PROJECT
 from deltaworks.specs.descriptions import bronze_personal_columns
+from deltaworks.specs.gold import names_read
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sql_server import SqlLimitsSpec
@@ -171,18 +172,11 @@ def _access_denied(schema: str, readable: Sequence[str]) -> ConfigError:
 
 def _tables_of_view(spec: PipelineSpec, name: str) -> list[str]:
     """Returns the tables that a view reads, also through other views; none for an unknown view."""
-    if name == _FILE_QUARANTINE:
-        return [QUARANTINE]
-    named = named_views(spec).get(name)
-    if named is not None:
-        return [named.name, *([spec.mutations.names] if spec.mutations is not None else [])]
-    views = {view.name: view for view in spec.views}
-    if name not in views:
-        return []
-    tables = dict[str, None]()
-    for read in views[name].reads:
-        tables |= dict.fromkeys(_tables_of_view(spec, read) or [read])
-    return list(tables)
+    views: dict[str, Sequence[str]] = {view.name: view.reads for view in spec.views}
+    names_table = [] if spec.mutations is None else [spec.mutations.names]
+    views |= {view: [table.name, *names_table] for view, table in named_views(spec).items()}
+    views[_FILE_QUARANTINE] = [QUARANTINE]
+    return [read for read in names_read(views, views.get(name, ())) if read not in views]
 
 
 class Session:

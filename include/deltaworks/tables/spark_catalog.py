@@ -21,6 +21,7 @@ from deltaworks.specs.gold import view_order
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
+from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import LEDGER_TABLES, QUARANTINE, describe_unreadable, name_column, named_views, table_keys
 from deltaworks.tables.view_translation import UntranslatableViewError, view_in_spark
@@ -102,7 +103,7 @@ def _table_statement(entry: str, table: DeltaTable, location: str) -> str:
     if any(field.name == DELETED_COLUMN for field in table.schema().fields):
         rows = f"SELECT * FROM delta.{_quoted(location)} WHERE NOT coalesce({_quoted(DELETED_COLUMN)}, false)"
         return _view(entry, rows)
-    return f"CREATE TABLE IF NOT EXISTS {entry} USING delta LOCATION '{_escaped(location)}'"
+    return f"CREATE TABLE IF NOT EXISTS {entry} USING delta LOCATION {sql_literal(location, 'string')}"
 
 
 def _engine_views(spec: PipelineSpec, names: set[str]) -> Iterator[tuple[str, str]]:
@@ -255,7 +256,3 @@ def _full_name(pipeline: str, name: str) -> str:
 
 def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

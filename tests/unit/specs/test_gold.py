@@ -12,7 +12,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.gold.pinned_inputs import fingerprint
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
-from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec, build_order
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec, build_order, names_read
 from deltaworks.specs.loading import read_declaration
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
@@ -349,3 +349,10 @@ def test_a_widget_shows_no_personal_columns(tmp_path: Path, sql: str, message: s
 
     assert [error.key for error in errors] == ["views.0.widget"] * (len(errors) if message else 0)
     assert any(message in error.text for error in errors) == bool(message)
+
+
+def test_names_are_followed_by_those_that_their_views_read_each_once() -> None:
+    views = {"upper": ("lower", "clicks"), "lower": ("clicks", "orders"), "unused": ("visits",)}
+
+    assert names_read(views, ["upper", "people"]) == ["upper", "people", "lower", "clicks", "orders"]
+    assert names_read({"one": ("two",), "two": ("one",)}, ["one"]) == ["one", "two"]

@@ -72,11 +72,7 @@ def _panel_column_problems(panel: PanelSpec, output_columns: Sequence[str]) -> I
     """Yields keys of a panel that name a column its result does not have."""
     for key_path, name in panel.result_columns():
         if name not in output_columns:
-            nearest = closest_match(name, output_columns)
-            advice = (
-                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
-            )
-            yield key_path, f"the result of {panel.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {panel.sql} {_lacks_column(name, output_columns)}"
 
 
 _LABEL_COLUMN = "holds"
@@ -116,9 +112,7 @@ def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyP
     ]
     for key_path, name in key_paths:
         if name not in columns:
-            nearest = closest_match(name, columns)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
-            yield key_path, f"the gold table {model.features!r} has no column {name!r}; {advice}"
+            yield key_path, f"the gold table {model.features!r} {_lacks_column(name, columns)}"
 
 
 def _label_problems(model: ModelSpec, output_columns: Columns) -> Iterator[tuple[KeyPath, str]]:
@@ -126,11 +120,7 @@ def _label_problems(model: ModelSpec, output_columns: Columns) -> Iterator[tuple
         return
     for name in (*model.entity, model.timestamp, _LABEL_COLUMN):
         if name not in output_columns:
-            nearest = closest_match(name, output_columns)
-            advice = (
-                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
-            )
-            yield ("label",), f"the result of {model.label} has no column {name!r}; {advice}"
+            yield ("label",), f"the result of {model.label} {_lacks_column(name, output_columns)}"
 
 
 def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:
@@ -172,11 +162,7 @@ def required_columns(rule: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
 def _rule_column_problems(rule: RuleSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     for key_path, name in required_columns(rule):
         if name not in output_columns:
-            nearest = closest_match(name, output_columns)
-            advice = (
-                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
-            )
-            yield key_path, f"the result of {rule.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {rule.sql} {_lacks_column(name, output_columns)}"
 
 
 def gold_sql_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
@@ -278,11 +264,7 @@ def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Ite
     key_paths += [(("columns", name), name) for name in table.columns]
     for key_path, name in key_paths:
         if name not in output_columns:
-            nearest = closest_match(name, output_columns)
-            advice = (
-                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
-            )
-            yield key_path, f"the result of {table.sql} has no column {name!r}; {advice}"
+            yield key_path, f"the result of {table.sql} {_lacks_column(name, output_columns)}"
 
 
 def _dedupe_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
@@ -299,3 +281,10 @@ def _dedupe_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[Spe
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"
             yield declaration.error_at(("gold", "dedupe", "by"), text)
+
+
+def _lacks_column(name: str, columns: Sequence[str]) -> str:
+    """Returns the end of an error: a column is missing, and the nearest name or all names."""
+    nearest = closest_match(name, columns)
+    advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
+    return f"has no column {name!r}; {advice}"

@@ -265,8 +265,12 @@ def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
 
 
 def _line(sql: str, name: str) -> int:
-    match = re.search(rf"\b(?:{_DUCKDB_SPELLINGS.get(name, name)})", sql, re.IGNORECASE)
-    return 1 if match is None else sql.count("\n", 0, match.start()) + 1
+    return _line_of(re.search(rf"\b(?:{_DUCKDB_SPELLINGS.get(name, name)})", sql, re.IGNORECASE))
+
+
+def _line_of(match: re.Match[str] | None) -> int:
+    """Returns the line of a match in its text; 1 without one."""
+    return 1 if match is None else match.string.count("\n", 0, match.start()) + 1
 
 
 _EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
@@ -321,5 +325,4 @@ def _filters_rows(parameter: exp.Expression) -> bool:
 
 def _parameter_line(sql: str, name: str) -> int:
     """Returns the line of a parameter, which the parser does not record; 1 if it is not found."""
-    match = re.search(rf"[$?]{re.escape(name.strip('?'))}(?!\w)", sql)
-    return 1 if match is None else sql.count("\n", 0, match.start()) + 1
+    return _line_of(re.search(rf"[$?]{re.escape(name.strip('?'))}(?!\w)", sql))
